@@ -1,0 +1,82 @@
+package components
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pulumi/pulumi/sdk/v3/go/pulumi"
+)
+
+// Labels are Docker labels: All of them, and the name of the one among them by
+// whose value a thing is known to be this stack's. A change of any replaces the
+// thing.
+type Labels struct {
+	All   map[string]string
+	Owner string
+}
+
+// keys returns the label names in a fixed order.
+func (l Labels) keys() []string { return slices.Sorted(maps.Keys(l.All)) }
+
+// pairs returns "name=value" in a fixed order.
+func (l Labels) pairs() []string {
+	var pairs []string
+	for _, key := range l.keys() {
+		pairs = append(pairs, key+"="+l.All[key])
+	}
+	return pairs
+}
+
+// owner returns "name=value" of the label that says whose a thing is.
+func (l Labels) owner() string { return l.Owner + "=" + l.All[l.Owner] }
+
+// removeLeftoverNetwork returns an option that, right before the network is
+// created, removes what an interrupted run left under the same name: created in
+// Docker, and unknown to state because the run was killed in between. It runs
+// only before a creation, so what it finds is never something that state knows.
+func removeLeftoverNetwork(ctx *pulumi.Context, hookName, network string, labels Labels) (pulumi.ResourceOption, error) {
+	hook, err := ctx.RegisterResourceHook(hookName, func(*pulumi.ResourceHookArgs) error {
+		bounded, cancel := context.WithTimeout(ctx.Context(), time.Minute)
+		defer cancel()
+		return removeNetwork(bounded, network, labels)
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return pulumi.ResourceHooks(&pulumi.ResourceHookBinding{BeforeCreate: []*pulumi.ResourceHook{hook}}), nil
+}
+
+// removeNetwork removes a network of that name if it is this stack's and
+// nothing is on it. Anything else is somebody's, and an error.
+func removeNetwork(ctx context.Context, network string, labels Labels) error {
+	output, err := exec.CommandContext(ctx, "docker", "network", "inspect", network).Output()
+	if err != nil {
+		return nil //nolint:nilerr // nothing of that name; that Docker answers at all was checked before
+	}
+	var found []struct {
+		ID         string            `json:"Id"`
+		Labels     map[string]string `json:"Labels"`
+		Containers map[string]any    `json:"Containers"`
+	}
+	if err := json.Unmarshal(output, &found); err != nil || len(found) == 0 {
+		return fmt.Errorf("docker network inspect %s: cannot read the answer: %w", network, err)
+	}
+	switch {
+	case found[0].Labels[labels.Owner] != labels.All[labels.Owner]:
+		return fmt.Errorf("docker network %s exists and is not this stack's (it lacks the label %s): remove it or rename the stack", network, labels.owner())
+	case len(found[0].Containers) > 0:
+		return fmt.Errorf("docker network %s exists and has %d containers, but this stack's state does not know it: "+
+			"either another state of the same stack name is in use, then use that one or another name; "+
+			"or the state was lost, then run `make purge` first", network, len(found[0].Containers))
+	}
+	if output, err := exec.CommandContext(ctx, "docker", "network", "rm", found[0].ID).CombinedOutput(); err != nil {
+		return fmt.Errorf("docker network rm %s: %w: %s", network, err, strings.TrimSpace(string(output)))
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Every check that reads the code without running it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+failed=0
+check() {
+  local name=$1
+  shift
+  if output=$("$@" 2>&1) && [ -z "$output" ]; then
+    echo "ok    $name"
+  else
+    printf 'FAIL  %s\n%s\n' "$name" "$output"
+    failed=1
+  fi
+}
+tidy() {
+  for module in . agent tools/*/; do
+    [ ! -f "$module/go.mod" ] || go mod tidy -C "$module" -diff 2> >(grep -v '^go: downloading' >&2)
+  done
+}
+
+check 'gofmt' gofmt -l .
+check 'go vet' go vet ./...
+check 'go mod tidy' tidy
+check 'staticcheck' go tool -modfile tools/lint/go.mod staticcheck ./...
+if command -v shellcheck >/dev/null; then
+  # lib.sh stands in front of each of the others when they run.
+  for script in components/scripts/*.sh; do
+    check "shellcheck $script" bash -c 'cat components/scripts/lib.sh "$0" | shellcheck --shell bash --exclude SC2034 -' "$script"
+  done
+  check 'shellcheck tools' shellcheck tools/*.sh .ci/run
+else
+  echo 'skip  shellcheck: it is not installed'
+fi
+exit "$failed"
