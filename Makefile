@@ -73,6 +73,7 @@ build: ## build the program
 
 test: ## run all tests; needs a Go module proxy, and neither Docker nor a registry
 	go test $(GO_TEST_FLAGS) ./...
+	go test -C agent $(GO_TEST_FLAGS) ./...
 
 golden: ## write the golden files anew; look at the difference before you commit it
 	go test ./tests/... -run Golden -update

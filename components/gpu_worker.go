@@ -31,8 +31,8 @@ type GPUWorkerArgs struct {
 	Incarnation string
 	// Tenant and KubernetesVersion of the cluster that it joins.
 	Tenant, KubernetesVersion string
-	// ImageID of the node image, of the tenant's Kubernetes version.
-	ImageID pulumi.StringInput
+	// NodeImage has the tenant's Kubernetes version in it.
+	NodeImage NodeImage
 	// Network's name and id, its Subnet, and the worker's own Address on it,
 	// which stays the same over a restart of the container or of Docker.
 	Network, NetworkID pulumi.StringInput
@@ -97,7 +97,8 @@ func (c *GPUWorker) newContainer(ctx *pulumi.Context, name string, args *GPUWork
 	env := pulumi.StringMap{
 		"CONTAINER": pulumi.String(args.Container),
 		"NODE":      pulumi.String(args.Node),
-		"IMAGE":     args.ImageID,
+		"IMAGE":     pulumi.String(args.NodeImage.Reference),
+		"CONTENT":   pulumi.String(args.NodeImage.Identity),
 		"NETWORK":   args.Network,
 		"SUBNET":    pulumi.String(args.Subnet),
 		"ADDRESS":   pulumi.String(args.Address),
@@ -109,8 +110,8 @@ func (c *GPUWorker) newContainer(ctx *pulumi.Context, name string, args *GPUWork
 		Delete: "worker-container-delete.sh",
 		Env:    env,
 		// A container cannot change: each of these makes another one.
-		Triggers: pulumi.Array{args.ImageID, args.NetworkID, env["ADDRESS"], env["LABELS"], env["NODE"]},
-	}, pulumi.Parent(c), pulumi.DependsOn(args.After))
+		Triggers: pulumi.Array{env["CONTENT"], args.NetworkID, env["ADDRESS"], env["LABELS"], env["NODE"]},
+	}, pulumi.Parent(c), pulumi.DependsOn(append([]pulumi.Resource{args.NodeImage.Pulled}, args.After...)))
 }
 
 func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArgs, container *local.Command) (*local.Command, error) {

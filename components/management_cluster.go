@@ -24,9 +24,9 @@ type ManagementClusterArgs struct {
 	// gone from the host while state still holds it.
 	Incarnation string
 	Network     NetworkArgs
-	// NodeImage is the reference of the node image, KubernetesVersion what is
-	// in it.
-	NodeImage, KubernetesVersion string
+	// NodeImage has KubernetesVersion in it.
+	NodeImage         NodeImage
+	KubernetesVersion string
 	// MirrorHosts is containerd's hosts.toml for the mirror; empty: none.
 	MirrorHosts string
 	// Kubelet holds KubeletConfiguration fields over kind's own.
@@ -51,6 +51,17 @@ type NetworkArgs struct {
 	Dynamic string
 	// Pool is the part that MetalLB gives to control planes: "first-last".
 	Pool string
+}
+
+// NodeImage is what a node container runs.
+type NodeImage struct {
+	// Reference is the name by which Docker has it, perhaps through a mirror.
+	Reference string
+	// Identity names its content: a node is replaced when this changes, and not
+	// when only the way to it does.
+	Identity string
+	// Pulled is done when Docker has it.
+	Pulled pulumi.Resource
 }
 
 // Image is a container image without a digest.
@@ -90,7 +101,7 @@ func NewManagementCluster(ctx *pulumi.Context, name string, args *ManagementClus
 		return nil, errors.New("ManagementCluster: args are missing")
 	}
 	c := &ManagementCluster{Node: args.Name + "-control-plane", Subnet: args.Network.Subnet, incarnation: args.Incarnation}
-	inputs := pulumi.Map{"name": pulumi.String(args.Name), "subnet": pulumi.String(args.Network.Subnet), "pool": pulumi.String(args.Network.Pool), "nodeImage": pulumi.String(args.NodeImage)}
+	inputs := pulumi.Map{"name": pulumi.String(args.Name), "subnet": pulumi.String(args.Network.Subnet), "pool": pulumi.String(args.Network.Pool), "nodeImage": pulumi.String(args.NodeImage.Identity)}
 	if err := ctx.RegisterComponentResourceV2(managementClusterToken, name, inputs, c, opts...); err != nil {
 		return nil, err
 	}
@@ -159,16 +170,16 @@ func (c *ManagementCluster) newCluster(ctx *pulumi.Context, name string, args *M
 		Delete: "cluster-delete.sh",
 		Env: pulumi.StringMap{
 			"CLUSTER":                          pulumi.String(args.Name),
-			"IMAGE":                            pulumi.String(args.NodeImage),
+			"IMAGE":                            pulumi.String(args.NodeImage.Reference),
 			"CONFIG":                           pulumi.String(config),
 			"INCARNATION":                      pulumi.String(args.Incarnation),
 			"MIRROR_HOSTS":                     pulumi.String(args.MirrorHosts),
 			"KIND_EXPERIMENTAL_DOCKER_NETWORK": network.Name,
 		},
 		// The network's id, because a cluster cannot move to another network.
-		Triggers:     pulumi.Array{pulumi.String(args.Incarnation), pulumi.String(args.NodeImage), pulumi.String(config), network.ID()},
+		Triggers:     pulumi.Array{pulumi.String(args.Incarnation), pulumi.String(args.NodeImage.Identity), pulumi.String(config), network.ID()},
 		SecretOutput: true,
-	}, pulumi.Parent(c))
+	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{args.NodeImage.Pulled}))
 	if err != nil {
 		return err
 	}

@@ -27,8 +27,8 @@ type TenantPlaneArgs struct {
 	Kubelet map[string]any
 	// Workers in order. At least one.
 	Workers []WorkerArgs
-	// ImageID of the node image of KubernetesVersion.
-	ImageID pulumi.StringInput
+	// NodeImage has KubernetesVersion in it.
+	NodeImage NodeImage
 	// MirrorHosts is containerd's hosts.toml for the mirror; empty: none.
 	MirrorHosts string
 	KubeletArgs map[string]string
@@ -276,7 +276,7 @@ func (c *TenantPlane) newWorkers(ctx *pulumi.Context, name string, args *TenantP
 		made, err := NewGPUWorker(ctx, fmt.Sprintf("%s-worker-%d", name, i), &GPUWorkerArgs{
 			Container: worker.Container, Node: worker.Node, Address: worker.Address,
 			Labels: worker.Labels, Incarnation: worker.Incarnation,
-			Tenant: args.Name, KubernetesVersion: args.KubernetesVersion, ImageID: args.ImageID,
+			Tenant: args.Name, KubernetesVersion: args.KubernetesVersion, NodeImage: args.NodeImage,
 			Network: args.Management.NetworkName, NetworkID: args.Management.NetworkID, Subnet: args.Management.Subnet, MirrorHosts: args.MirrorHosts, KubeletArgs: args.KubeletArgs,
 			ManagementNode: args.Management.Node, Kubeconfig: c.Kubeconfig,
 			After: before, GoesWith: c.controlPlane,

@@ -23,8 +23,8 @@ type Plan struct {
 	Management components.ManagementClusterArgs
 	// Tenants sorted by name.
 	Tenants []components.TenantPlaneArgs
-	// NodeImages by Kubernetes version, as Docker pulls them.
-	NodeImages map[string]string
+	// NodeImages by Kubernetes version.
+	NodeImages map[string]components.NodeImage
 	// Agent says how the image of the mock GPU agent is built; nil when HAMi's
 	// plugin stands in for the cards.
 	Agent *components.AgentImageArgs
@@ -177,7 +177,6 @@ func (p *planner) management() components.ManagementClusterArgs {
 			Dynamic: p.addresses.dynamic.String(),
 			Pool:    p.addresses.pool(),
 		},
-		NodeImage:         p.nodeImage(p.cfg.KubernetesVersion),
 		KubernetesVersion: p.cfg.KubernetesVersion,
 		MirrorHosts:       mirrorHosts(p.cfg.Mirror),
 		Kubelet:           p.cfg.Kubelet,
@@ -270,21 +269,26 @@ func incarnation(has string, fresh func() string) string {
 	return fresh()
 }
 
-func (p *planner) nodeImages() map[string]string {
-	all := map[string]string{p.cfg.KubernetesVersion: p.nodeImage(p.cfg.KubernetesVersion)}
+func (p *planner) nodeImages() map[string]components.NodeImage {
+	all := map[string]components.NodeImage{p.cfg.KubernetesVersion: p.nodeImage(p.cfg.KubernetesVersion)}
 	for _, tenant := range p.cfg.Tenants {
 		all[tenant.KubernetesVersion] = p.nodeImage(tenant.KubernetesVersion)
 	}
 	return all
 }
 
-// nodeImage is the image of a version as Docker pulls it: the user's own as it
-// is written, the pinned one through the mirror.
-func (p *planner) nodeImage(version string) string {
-	if own := p.cfg.NodeImages[version]; own != "" {
-		return own
+// nodeImage is the image of a version: the user's own as it is written, the
+// pinned one through the mirror.
+func (p *planner) nodeImage(version string) components.NodeImage {
+	name := p.upstreamImage(version)
+	if p.cfg.NodeImages[version] != "" {
+		return components.NodeImage{Reference: name, Identity: name}
 	}
-	return host.ThroughMirror(p.pins.Kubernetes.NodeImages[version], p.cfg.Mirror)
+	return components.NodeImage{Reference: host.ThroughMirror(name, p.cfg.Mirror), Identity: name}
+}
+
+func (p *planner) upstreamImage(version string) string {
+	return cmp.Or(p.cfg.NodeImages[version], p.pins.Kubernetes.NodeImages[version])
 }
 
 // starting is how many control planes may start at once: each start keeps about
@@ -353,7 +357,7 @@ func (p *planner) imagesToStart() []string {
 	var images []string
 	for _, version := range slices.Sorted(maps.Keys(versions)) {
 		if versions[version] {
-			images = append(images, cmp.Or(p.cfg.NodeImages[version], p.pins.Kubernetes.NodeImages[version]))
+			images = append(images, p.upstreamImage(version))
 		}
 	}
 	return images

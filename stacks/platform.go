@@ -105,18 +105,20 @@ func compose(ctx *pulumi.Context, plan *Plan) error {
 	if err != nil {
 		return err
 	}
-	images := map[string]pulumi.StringInput{}
-	for _, version := range slices.Sorted(maps.Keys(plan.NodeImages)) {
-		image, err := docker.NewRemoteImage(ctx, "node-image-"+version, &docker.RemoteImageArgs{
-			Name: pulumi.String(plan.NodeImages[version]),
+	images := plan.NodeImages
+	for _, version := range slices.Sorted(maps.Keys(images)) {
+		image := images[version]
+		image.Pulled, err = docker.NewRemoteImage(ctx, "node-image-"+version, &docker.RemoteImageArgs{
+			Name: pulumi.String(image.Reference),
 			// Other stacks use it too, and the next `up` is quicker with it.
 			KeepLocally: pulumi.Bool(true),
 		}, providers)
 		if err != nil {
 			return err
 		}
-		images[version] = image.ImageId
+		images[version] = image
 	}
+	plan.Management.NodeImage = images[plan.Management.KubernetesVersion]
 	management, err := components.NewManagementCluster(ctx, "management", &plan.Management, providers)
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func compose(ctx *pulumi.Context, plan *Plan) error {
 		args := plan.Tenants[i]
 		args.Management = management
 		args.Mock.Agent = agent
-		args.ImageID = images[args.KubernetesVersion]
+		args.NodeImage = images[args.KubernetesVersion]
 		// As many lanes as may start at once; in a lane, one waits for the
 		// one before it to answer.
 		if i >= plan.Starting {

@@ -411,6 +411,29 @@ func TestWhatIsGoneIsMadeAnew(t *testing.T) {
 	}
 }
 
+// A mirror is another way to the same images: it replaces nothing.
+func TestMirrorReplacesNothing(t *testing.T) {
+	triggers := func(mirror string) map[string]string {
+		r, err := run(t, map[string]string{"mirror": mirror}, labHolding(2, "gpu-tenants-dev-tenant-a-worker-0", "gpu-tenants-dev-tenant-b-worker-0"), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, entry := range r.all {
+			if entry.Type == "command:local:Command" {
+				all[entry.Name] = fmt.Sprint(entry.Inputs["triggers"].Mappable())
+			}
+		}
+		if image := r.byName(t, ":RemoteImage", "node-image-"+pins.Load().Kubernetes.Default).Inputs["name"].StringValue(); (mirror != "") != strings.HasPrefix(image, "mirror.example:5000/kindest/node") {
+			t.Errorf("with mirror %q the node image is %s", mirror, image)
+		}
+		return all
+	}
+	if without, with := triggers(""), triggers("http://mirror.example:5000"); !maps.Equal(without, with) {
+		t.Errorf("a mirror changes triggers:\n%v\n%v", without, with)
+	}
+}
+
 // The order of the list carries no meaning.
 func TestReorderingChangesNothing(t *testing.T) {
 	render := func(tenants string) string {

@@ -1,9 +1,9 @@
 # Brings about a running node container and prints its id.
-#   CONTAINER NODE IMAGE NETWORK SUBNET ADDRESS LABELS (one a line) OWNER (one of them)
+#   CONTAINER NODE IMAGE CONTENT (what is in it, however it is reached) NETWORK SUBNET ADDRESS LABELS (one a line) OWNER (one of them)
 #
 # The flags are those with which kind runs its nodes; what each answers:
 # https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/providers/docker/provision.go
-specification=$(printf '%s\n' "$NODE" "$IMAGE" "$NETWORK" "$ADDRESS" "$LABELS" | sha256sum | cut -d' ' -f1)
+specification=$(printf '%s\n' "$NODE" "$CONTENT" "$NETWORK" "$ADDRESS" "$LABELS" | sha256sum | cut -d' ' -f1)
 
 label() { docker container inspect --format "{{index .Config.Labels \"$1\"}}" "$CONTAINER"; }
 
