@@ -5,7 +5,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"fmt"
 	"net"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"text/template"
 	"time"
@@ -29,7 +27,20 @@ type call struct {
 	stdin string
 }
 
-func (c call) String() string { return filepath.Base(c.path) + " " + strings.Join(c.args, " ") }
+func (c call) line() string { return filepath.Base(c.path) + " " + strings.Join(c.args, " ") }
+
+// String leaves out scripts among the arguments.
+func (c call) String() string {
+	var text strings.Builder
+	text.WriteString("\n  " + filepath.Base(c.path))
+	for _, arg := range c.args {
+		if strings.Contains(arg, "\n") {
+			arg = "SCRIPT"
+		}
+		text.WriteString(" " + arg)
+	}
+	return text.String()
+}
 
 // reply is what a faked command does.
 type reply struct {
@@ -38,26 +49,32 @@ type reply struct {
 }
 
 // fakes stand in for commands: each hands its arguments and its standard input
-// to the test, which answers.
+// to the test, which answers. Answers are given one after the other, by the
+// test's own goroutine, so what they are made from needs no lock.
 type fakes struct {
-	t      *testing.T
-	bin    string // to be put in front of the PATH
-	answer func(call) reply
+	t        *testing.T
+	bin      string // to be put in front of the PATH
+	answer   func(call) reply
+	calls    []call
+	requests chan request
+}
 
-	mu    sync.Mutex
-	calls []call
+type request struct {
+	call  call
+	reply chan reply
 }
 
 // fakeCommand speaks with the test that wrote it. It is a shell script and not
 // the test binary again, which takes long to start with Pulumi's SDK in it.
-const fakeCommand = `#!/usr/bin/env bash
+const fakeCommand = `#!%s
 exec 3<>/dev/tcp/127.0.0.1/%d
-printf '%%s\0' "$#" "$0" "$@" "$(base64 -w 0)" >&3
+IFS= read -r -d '' stdin
+printf '%%s\0' "$#" "$0" "$@" "$stdin" >&3
 read -r code <&3
 read -r out <&3
 read -r err <&3
-[ -z "$out" ] || base64 -d <<<"$out"
-[ -z "$err" ] || base64 -d <<<"$err" >&2
+printf %%b "$out"
+printf %%b "$err" >&2
 exit "$code"
 `
 
@@ -71,8 +88,12 @@ func newFakes(t *testing.T, answer func(call) reply, names ...string) *fakes {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
-	f := &fakes{t: t, bin: t.TempDir(), answer: answer}
-	text := fmt.Appendf(nil, fakeCommand, listener.Addr().(*net.TCPAddr).Port)
+	f := &fakes{t: t, bin: t.TempDir(), answer: answer, requests: make(chan request)}
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Appendf(nil, fakeCommand, bash, listener.Addr().(*net.TCPAddr).Port)
 	for _, name := range names {
 		f.install(filepath.Join(f.bin, name), text)
 	}
@@ -98,8 +119,7 @@ func (f *fakes) install(path string, text []byte) {
 	}
 }
 
-// serve answers one call. Calls are answered one after the other, so what the
-// answers are made from needs no lock of its own.
+// serve passes one call on to during.
 func (f *fakes) serve(connection net.Conn) {
 	defer connection.Close()
 	in := bufio.NewReader(connection)
@@ -108,19 +128,44 @@ func (f *fakes) serve(connection net.Conn) {
 		return strings.TrimSuffix(text, "\x00")
 	}
 	count, _ := strconv.Atoi(next())
-	c := call{path: next()}
+	r := request{call: call{path: next()}, reply: make(chan reply, 1)}
 	for range count {
-		c.args = append(c.args, next())
+		r.call.args = append(r.call.args, next())
 	}
-	stdin, _ := base64.StdEncoding.DecodeString(next())
-	c.stdin = string(stdin)
+	r.call.stdin = next()
+	select {
+	case f.requests <- r:
+		got := <-r.reply
+		fmt.Fprintf(connection, "%d\n%s\n%s\n", got.code, escaped(got.stdout), escaped(got.stderr))
+	case <-f.t.Context().Done():
+	}
+}
 
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.calls = append(f.calls, c)
-	r := f.answer(c)
-	encode := func(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
-	fmt.Fprintf(connection, "%d\n%s\n%s\n", r.code, encode(r.stdout), encode(r.stderr))
+// during answers calls for as long as do runs.
+func (f *fakes) during(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	for {
+		select {
+		case r := <-f.requests:
+			f.calls = append(f.calls, r.call)
+			r.reply <- f.answer(r.call)
+		case <-done:
+			return
+		}
+	}
+}
+
+// escaped is a text in one line, as bash's printf %b reads it.
+func escaped(text string) string {
+	var line []byte
+	for _, c := range []byte(text) {
+		line = fmt.Appendf(line, `\0%03o`, c)
+	}
+	return string(line)
 }
 
 // unknown is the answer to what the test does not expect.
@@ -131,11 +176,9 @@ func (f *fakes) unknown(what string, args []string) reply {
 
 // count returns how many calls so far contain the text.
 func (f *fakes) count(text string) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	count := 0
 	for _, c := range f.calls {
-		if strings.Contains(c.String(), text) {
+		if strings.Contains(c.line(), text) {
 			count++
 		}
 	}
@@ -158,18 +201,19 @@ type result struct {
 	code           int
 }
 
-// run runs a script as newScript has it run, in a folder of its own. Time
-// passes when the script sleeps: 30 s more than it asks for.
+// run runs a script as newScript has it run, in a folder of its own. When the
+// script sleeps, a minute passes, at once.
 func (f *fakes) run(name string, environment map[string]string) result {
 	f.t.Helper()
 	text, err := script(name)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return f.bash("sleep() { SECONDS=$((SECONDS + ${1%.*} + 30)); }\n"+text, environment)
+	return f.bash("sleep() { SECONDS=$((SECONDS + 60)); }\n"+text, "", environment)
 }
 
-func (f *fakes) bash(text string, environment map[string]string, arguments ...string) result {
+// bash runs a text with nothing but the fakes and the machine's own tools.
+func (f *fakes) bash(text, stdin string, environment map[string]string, arguments ...string) result {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), 2*time.Minute)
 	defer cancel()
@@ -181,10 +225,12 @@ func (f *fakes) bash(text string, environment map[string]string, arguments ...st
 	for key, value := range environment {
 		command.Env = append(command.Env, key+"="+value)
 	}
-	command.Stdin = strings.NewReader(environment["STDIN"])
+	command.Stdin = strings.NewReader(stdin)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
-	if err := command.Run(); err != nil && command.ProcessState.ExitCode() < 0 {
+	var err error
+	f.during(func() { err = command.Run() })
+	if err != nil && command.ProcessState.ExitCode() < 0 {
 		f.t.Fatalf("%v; it said %s%s", err, &stdout, &stderr)
 	}
 	if left, err := os.ReadDir(scratch); err != nil || len(left) > 0 {
@@ -285,6 +331,16 @@ func (m *machine) docker(c call) reply {
 			return reply{stderr: err.Error(), code: 1}
 		}
 		return reply{stdout: text.String() + "\n"}
+	case starts(args, "ps", "--all", "--quiet", "--filter") && m.broken["docker ps"]:
+		return reply{stderr: "Cannot connect to the Docker daemon\n", code: 1}
+	case starts(args, "ps", "--all", "--quiet", "--filter"):
+		// Named containers are removed by name or id; the fake keeps one of both.
+		for own := range m.containers {
+			if args[4] == "name=^"+own+"$" {
+				return reply{stdout: own + "\n"}
+			}
+		}
+		return reply{}
 	case starts(args, "start") && there == nil:
 		return absent
 	case starts(args, "start") && m.broken["docker start"]:
@@ -397,32 +453,32 @@ func (m *machine) exec(args []string, stdin string) reply {
 const kindKubeconfig = "apiVersion: v1\nkind: Config\nusers: [{user: {client-key-data: SECRET-MARK}}]\n"
 
 func (m *machine) kind(c call) reply {
+	args := slices.DeleteFunc(slices.Clone(c.args), func(arg string) bool { return arg == "--quiet" })
 	flag := func(name string) string {
-		if at := slices.Index(c.args, name); at >= 0 && at+1 < len(c.args) {
-			return c.args[at+1]
+		if at := slices.Index(args, name); at >= 0 && at+1 < len(args) {
+			return args[at+1]
 		}
 		return ""
 	}
 	node := flag("--name") + "-control-plane"
-	if path := flag("--kubeconfig"); starts(c.args, "--quiet", "delete") || starts(c.args, "--quiet", "create") {
-		if path == "" {
-			m.t.Errorf("%s would touch the user's own kubeconfig", c)
-		}
+	there := m.containers[node]
+	if !starts(args, "get") && flag("--kubeconfig") == "" {
+		m.t.Errorf("%s would touch the user's own kubeconfig", c)
 	}
 	switch {
-	case starts(c.args, "--quiet", "delete", "cluster"):
+	case starts(args, "delete", "cluster"):
 		delete(m.containers, node)
-		return reply{}
-	case starts(c.args, "--quiet", "create", "cluster") && m.containers[node] != nil:
+		return reply{stderr: "Deleting cluster ...\n"}
+	case starts(args, "create", "cluster") && there != nil:
 		return reply{stderr: "ERROR: node(s) already exist for a cluster with the name\n", code: 1}
-	case starts(c.args, "--quiet", "create", "cluster") && m.broken["kind create"]:
+	case starts(args, "create", "cluster") && m.broken["kind create"]:
 		return reply{stdout: "half a word on stdout\n", stderr: "ERROR: failed to create cluster: no space left\n", code: 1}
-	case starts(c.args, "--quiet", "create", "cluster"):
+	case starts(args, "create", "cluster"):
 		m.made++
 		m.containers[node] = &container{id: fmt.Sprintf("id-%d", m.made), image: flag("--image"), running: true, files: map[string]string{"config": c.stdin}}
 		return reply{stdout: "kind's words\n"}
-	case starts(c.args, "--quiet", "get", "kubeconfig") && m.containers[node] != nil:
+	case starts(args, "get", "kubeconfig") && there != nil:
 		return reply{stdout: kindKubeconfig}
 	}
-	return m.unknown("kind", c.args)
+	return m.unknown("kind", args)
 }

@@ -37,6 +37,8 @@ type GPUWorkerArgs struct {
 	// which stays the same over a restart of the container or of Docker.
 	Network, NetworkID pulumi.StringInput
 	Subnet, Address    string
+	// PodCIDR and ServiceCIDR of the tenant.
+	PodCIDR, ServiceCIDR string
 	// MirrorHosts is containerd's hosts.toml for the mirror; empty: none.
 	MirrorHosts string
 	// KubeletArgs are flags, without dashes.
@@ -101,6 +103,7 @@ func (c *GPUWorker) newContainer(ctx *pulumi.Context, name string, args *GPUWork
 		"CONTENT":   pulumi.String(args.NodeImage.Identity),
 		"NETWORK":   args.Network,
 		"SUBNET":    pulumi.String(args.Subnet),
+		"NEAR":      pulumi.String(args.PodCIDR + "," + args.ServiceCIDR),
 		"ADDRESS":   pulumi.String(args.Address),
 		"LABELS":    pulumi.String(strings.Join(args.Labels.pairs(), "\n")),
 		"OWNER":     pulumi.String(args.Labels.owner()),

@@ -138,7 +138,7 @@ func cutKey(path string) (key, rest string) {
 func TestJSONPath(t *testing.T) {
 	const list = `{"items":[{"name":"a","spec":{}},{"name":"b","spec":{"off":true}}],"status":{"x.y/z":"20k","n":3}}`
 	for template, want := range map[string]string{
-		`{.status.x\.y/z}|{.status.n}|{.none.at.all}`: "20k|3|",
+		`{.status.x\.y/z}|{.status.n}|{.none.at.all}`:     "20k|3|",
 		`{range .items[*]}{.name} {.spec.off}{"\n"}{end}`: "a \nb true\n",
 		`{.items[?(@.spec.off==true)].name}`:              "b",
 		`{.items[?(@.spec.off!=true)].name}`:              "", // a lacks the key

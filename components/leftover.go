@@ -65,7 +65,7 @@ func removeNetwork(ctx context.Context, network string, labels Labels) error {
 		Containers map[string]any    `json:"Containers"`
 	}
 	if err := json.Unmarshal(output, &found); err != nil || len(found) == 0 {
-		return fmt.Errorf("docker network inspect %s: cannot read the answer: %w", network, err)
+		return fmt.Errorf("docker network inspect %s: cannot read the answer %.200q", network, output)
 	}
 	switch {
 	case found[0].Labels[labels.Owner] != labels.All[labels.Owner]:

@@ -173,7 +173,7 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 	c.Kubeconfig = pulumi.ToSecret(secret.Data.ApplyT(func(data map[string]string) (string, error) {
 		decoded, err := base64.StdEncoding.DecodeString(data["admin.conf"])
 		if err != nil || len(decoded) == 0 {
-			return "", fmt.Errorf("Secret %s/%s-admin-kubeconfig holds no admin.conf", tenantsNamespace, args.Name)
+			return "", fmt.Errorf("the Secret %s/%s-admin-kubeconfig holds no admin.conf", tenantsNamespace, args.Name)
 		}
 		return string(decoded), nil
 	})).(pulumi.StringOutput)
@@ -277,7 +277,7 @@ func (c *TenantPlane) newWorkers(ctx *pulumi.Context, name string, args *TenantP
 			Container: worker.Container, Node: worker.Node, Address: worker.Address,
 			Labels: worker.Labels, Incarnation: worker.Incarnation,
 			Tenant: args.Name, KubernetesVersion: args.KubernetesVersion, NodeImage: args.NodeImage,
-			Network: args.Management.NetworkName, NetworkID: args.Management.NetworkID, Subnet: args.Management.Subnet, MirrorHosts: args.MirrorHosts, KubeletArgs: args.KubeletArgs,
+			Network: args.Management.NetworkName, NetworkID: args.Management.NetworkID, Subnet: args.Management.Subnet, PodCIDR: args.PodCIDR, ServiceCIDR: args.ServiceCIDR, MirrorHosts: args.MirrorHosts, KubeletArgs: args.KubeletArgs,
 			ManagementNode: args.Management.Node, Kubeconfig: c.Kubeconfig,
 			After: before, GoesWith: c.controlPlane,
 		}, pulumi.Parent(c))

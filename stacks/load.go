@@ -3,6 +3,7 @@ package stacks
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 
@@ -27,6 +28,9 @@ func Load(ctx *pulumi.Context) (*config.Config, error) {
 			raw[key] = value
 		}
 	}
+	// Pulumi demands a default of every key in Pulumi.yaml; where the real one
+	// depends on something else, "" stands for it.
+	maps.DeleteFunc(raw, func(_, value string) bool { return value == "" })
 	return config.Decode(raw)
 }
 

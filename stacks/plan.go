@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -158,14 +159,11 @@ func minor(version string) (int, error) {
 }
 
 func (p *planner) management() components.ManagementClusterArgs {
-	cluster := incarnation("", p.fresh)
-	if p.observed.Cluster != nil {
-		cluster = incarnation(p.observed.Cluster.Incarnation, p.fresh)
-	}
 	network := incarnation("", p.fresh)
 	if p.observed.Network != nil {
 		network = incarnation(p.observed.Network.Labels[host.LabelIncarnation], p.fresh)
 	}
+	cluster := p.clusterIncarnation(network)
 	return components.ManagementClusterArgs{
 		Name:        p.names.cluster(),
 		Incarnation: cluster,
@@ -269,6 +267,19 @@ func incarnation(has string, fresh func() string) string {
 	return fresh()
 }
 
+// clusterIncarnation changes as well when the cluster must be another one,
+// because it cannot change in what it was made from: everything that goes by
+// its incarnation, providers and workers, then is made anew with it.
+func (p *planner) clusterIncarnation(network string) string {
+	kubelet, _ := json.Marshal(p.cfg.Kubelet) // decoded from JSON, so it encodes
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\n%s\n%s\n%s", p.nodeImage(p.cfg.KubernetesVersion).Identity, kubelet, p.addresses.subnet, network))
+	madeFrom := "-" + hex.EncodeToString(sum[:])[:8]
+	if p.observed.Cluster != nil && strings.HasSuffix(p.observed.Cluster.Incarnation, madeFrom) {
+		return p.observed.Cluster.Incarnation
+	}
+	return p.fresh() + madeFrom
+}
+
 func (p *planner) nodeImages() map[string]components.NodeImage {
 	all := map[string]components.NodeImage{p.cfg.KubernetesVersion: p.nodeImage(p.cfg.KubernetesVersion)}
 	for _, tenant := range p.cfg.Tenants {
@@ -349,7 +360,8 @@ func (p *planner) imagesToStart() []string {
 	versions := map[string]bool{p.cfg.KubernetesVersion: p.observed.Cluster == nil}
 	for _, tenant := range p.cfg.Tenants {
 		for i := range tenant.Workers {
-			if _, there := p.observed.Workers[p.names.worker(tenant.Name, i)]; !there {
+			node, there := p.observed.Workers[p.names.worker(tenant.Name, i)]
+			if !there || p.observed.Cluster == nil || node.Labels[host.LabelVersion] != tenant.KubernetesVersion {
 				versions[tenant.KubernetesVersion] = true
 			}
 		}

@@ -164,7 +164,7 @@ func TestEveryResource(t *testing.T) {
 }
 
 var (
-	digestOrTag = regexp.MustCompile(`:(v?\d[\w.-]*)(@sha256:[0-9a-f]{64})?$`)
+	digestOrTag = regexp.MustCompile(`:(v?\d[\w.-]*|[0-9a-f]{12})(@sha256:[0-9a-f]{64})?$`)
 	kubernetes  = regexp.MustCompile(`^kubernetes:`)
 )
 
@@ -409,6 +409,50 @@ func TestWhatIsGoneIsMadeAnew(t *testing.T) {
 	if labels := labels("tenant-b-worker-0-container"); strings.Contains(labels, "cluster1") {
 		t.Errorf("a worker of the cluster that is gone would stay: %s", labels)
 	}
+}
+
+// What a cluster cannot change in makes another one, and with it everything
+// that goes by its incarnation.
+func TestAnotherClusterTakesEverythingAlong(t *testing.T) {
+	workers := []string{"gpu-tenants-dev-tenant-a-worker-0", "gpu-tenants-dev-tenant-b-worker-0"}
+	own := func(raw map[string]string) string {
+		r, err := run(t, raw, labHolding(2, workers...), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		identifier := func(name string) string {
+			return r.byName(t, "pulumi:providers:kubernetes", name).Inputs["clusterIdentifier"].StringValue()
+		}
+		return identifier("management") + " " + identifier("tenant-a") + " " + fmt.Sprint(r.byName(t, ":Command", "tenant-a-worker-0-container").Inputs["triggers"].Mappable())
+	}
+	before := own(map[string]string{})
+	if again := own(map[string]string{}); again != before {
+		t.Fatalf("without a change, %s became %s", before, again)
+	}
+	for key, value := range map[string]string{"kubelet": `{"maxPods": 50}`, "network": "10.9.0.0/24", "kubernetesVersion": otherVersion(t)} {
+		after := own(map[string]string{key: value})
+		for i, part := range strings.Fields(before) {
+			if i < 2 && part == strings.Fields(after)[i] {
+				t.Errorf("%s makes another cluster, and %s stays", key, part)
+			}
+		}
+		if strings.Contains(after, clusterThere()) {
+			t.Errorf("%s makes another cluster, and something goes by the old one: %s", key, after)
+		}
+	}
+}
+
+// otherVersion is a pinned one that is not the default.
+func otherVersion(t *testing.T) string {
+	t.Helper()
+	all := pins.Load().Kubernetes
+	for version := range all.NodeImages {
+		if version != all.Default {
+			return version
+		}
+	}
+	t.Skip("only one version is pinned")
+	return ""
 }
 
 // A mirror is another way to the same images: it replaces nothing.

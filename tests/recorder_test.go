@@ -161,12 +161,27 @@ func (m machine) Preflight(context.Context, *host.Observed, host.Requirements) [
 	return m.faults
 }
 
+// clusterThere is the incarnation of a cluster made from the defaults: its end
+// says what it was made from.
+var clusterThere = sync.OnceValue(func() string {
+	cfg, err := config.Decode(nil)
+	if err != nil {
+		panic(err)
+	}
+	with := &host.Observed{Network: &host.Network{Labels: map[string]string{host.LabelIncarnation: "net1"}}}
+	plan, err := stacks.NewPlan("gpu-tenants", "dev", cfg, with, func() string { return "cluster1" })
+	if err != nil {
+		panic(err)
+	}
+	return plan.Management.Incarnation
+})
+
 // labHolding is a host with a whole stack on it, so that nothing is random.
 func labHolding(cpus int, workers ...string) machine {
 	m := machine{observed: host.Observed{
 		CPUs:    cpus,
 		Network: &host.Network{Labels: map[string]string{host.LabelIncarnation: "net1"}},
-		Cluster: &host.Node{Incarnation: "cluster1"},
+		Cluster: &host.Node{Incarnation: clusterThere()},
 		Workers: map[string]host.Node{},
 	}}
 	for _, name := range workers {

@@ -133,10 +133,38 @@ func TestSchemaHasTheKeys(t *testing.T) {
 	if got, want := slices.Sorted(maps.Keys(project.Config)), config.Keys(); !slices.Equal(got, want) {
 		t.Errorf("Pulumi.yaml has the keys %q, the program %q", got, want)
 	}
+	defaults := map[string]string{}
 	for key, entry := range project.Config {
 		if description, _ := entry.(map[string]any)["description"].(string); description == "" {
 			t.Errorf("Pulumi.yaml does not describe %s", key)
 		}
+		standard, ok := entry.(map[string]any)["default"]
+		if !ok {
+			t.Errorf("Pulumi.yaml has no default for %s: Pulumi would demand it of every stack", key)
+		}
+		switch value := standard.(type) {
+		case string:
+			if value != "" {
+				defaults[key] = value
+			}
+		default:
+			text, err := json.Marshal(value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defaults[key] = string(text)
+		}
+	}
+	fromProject, err := config.Decode(defaults)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := config.Decode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := fmt.Sprintf("%+v", *fromProject), fmt.Sprintf("%+v", *own); a != b {
+		t.Errorf("the defaults of Pulumi.yaml give\n%s\nand those of the program\n%s", a, b)
 	}
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {

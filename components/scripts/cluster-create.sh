@@ -13,8 +13,8 @@ whole() { [ "$(docker cp "$MANAGEMENT_NODE:$marker" - 2>/dev/null | tar -xO 2>/d
 if whole; then
   docker start "$MANAGEMENT_NODE" >/dev/null # it may have been stopped
 else
-  kind --quiet delete cluster --name "$CLUSTER" --kubeconfig "$scratch/kubeconfig"
-  printf '%s' "$CONFIG" | kind --quiet create cluster --name "$CLUSTER" --image "$IMAGE" --config - \
+  kind delete cluster --name "$CLUSTER" --kubeconfig "$scratch/kubeconfig"
+  printf '%s' "$CONFIG" | kind create cluster --name "$CLUSTER" --image "$IMAGE" --config - \
     --kubeconfig "$scratch/kubeconfig" --wait 0s >&2 ||
     fail "kind could not create cluster $CLUSTER; what it said stands above. 'docker logs' of its node is gone with it: kind create cluster --retain --name $CLUSTER --image $IMAGE keeps it."
 fi
@@ -24,4 +24,4 @@ retry 180 management get --raw /readyz </dev/null || fail "the API server of clu
 retry 180 management wait --for=condition=Ready node --all --timeout=5s </dev/null ||
   fail "the node of cluster $CLUSTER is not Ready; see: docker exec $MANAGEMENT_NODE journalctl -u kubelet"
 docker exec "$MANAGEMENT_NODE" sh -c "printf %s '$INCARNATION' >$marker"
-kind --quiet get kubeconfig --name "$CLUSTER"
+kind get kubeconfig --name "$CLUSTER"

@@ -1,4 +1,4 @@
 # Takes the management cluster away, whatever is left of it.   CLUSTER
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-kind --quiet delete cluster --name "$CLUSTER" --kubeconfig "$scratch/kubeconfig"
+kind delete cluster --name "$CLUSTER" --kubeconfig "$scratch/kubeconfig"

@@ -1,13 +1,13 @@
 # Waits until Kamaji reports the tenant's control plane as it is specified now,
 # and prints its address.   MANAGEMENT_NODE TENANT VERSION REPLICAS
 status() {
-  management --namespace tenants get tenantcontrolplane "$TENANT" --output "jsonpath={.metadata.generation} {.status.observedGeneration} {.status.kubernetesResources.version.status} {.status.kubernetesResources.version.version} {.status.addons.konnectivity.enabled} {.status.kubernetesResources.deployment.readyReplicas}" </dev/null
+  management --namespace tenants get tenantcontrolplane "$TENANT" --output "jsonpath={.metadata.generation}|{.status.observedGeneration}|{.status.kubernetesResources.version.status}|{.status.kubernetesResources.version.version}|{.status.addons.konnectivity.enabled}|{.status.kubernetesResources.deployment.readyReplicas}" </dev/null
 }
 
 ready() {
   local generation observed state version konnectivity replicas seen
   seen=$(status)
-  read -r generation observed state version konnectivity replicas <<<"$seen"
+  IFS='|' read -r generation observed state version konnectivity replicas <<<"$seen"
   [ "$generation" = "$observed" ] && [ "$state" = Ready ] && [ "$version" = "$VERSION" ] &&
     [ "$konnectivity" = true ] && [ "${replicas:-0}" -ge "$REPLICAS" ] || {
     say "seen: generation $generation, observed $observed, status $state, version $version, konnectivity $konnectivity, ready replicas ${replicas:-0}"

@@ -1,2 +1,4 @@
-# Takes a node container away with its volumes, if it is there.   CONTAINER
-! docker container inspect "$CONTAINER" >/dev/null 2>&1 || docker rm --force --volumes "$CONTAINER" >/dev/null
+# Takes a node container away with its volumes, if it is there. Docker being away
+# is not the container being away.   CONTAINER
+id=$(docker ps --all --quiet --filter "name=^$CONTAINER\$")
+[ -z "$id" ] || docker rm --force --volumes "$id" >/dev/null

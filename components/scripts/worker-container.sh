@@ -1,5 +1,6 @@
 # Brings about a running node container and prints its id.
-#   CONTAINER NODE IMAGE CONTENT (what is in it, however it is reached) NETWORK SUBNET ADDRESS LABELS (one a line) OWNER (one of them)
+#   CONTAINER NODE IMAGE CONTENT (what is in it, however it is reached) NETWORK SUBNET
+#   NEAR (pod and service networks) ADDRESS LABELS (one a line) OWNER (one of them)
 #
 # The flags are those with which kind runs its nodes; what each answers:
 # https://github.com/kubernetes-sigs/kind/blob/main/pkg/cluster/internal/providers/docker/provision.go
@@ -20,12 +21,15 @@ if docker container inspect "$CONTAINER" >/dev/null 2>&1; then
 else
   flags=()
   while IFS= read -r line; do flags+=(--label "$line"); done <<<"$LABELS"
+  # As kind does it: with a proxy, what is near is never asked through it.
+  proxied=
   for variable in HTTP_PROXY HTTPS_PROXY http_proxy https_proxy; do
-    [ -z "${!variable:-}" ] || flags+=(--env "$variable")
+    [ -z "${!variable:-}" ] || { flags+=(--env "$variable"); proxied=yes; }
   done
-  for variable in NO_PROXY no_proxy; do
-    [ -z "${!variable:-}" ] || flags+=(--env "$variable=${!variable},$SUBNET,.svc,.cluster.local")
-  done
+  if [ -n "$proxied" ]; then
+    near="${NO_PROXY:-${no_proxy:-}},$SUBNET,$NEAR,.svc,.cluster.local,localhost,127.0.0.1"
+    flags+=(--env "NO_PROXY=${near#,}" --env "no_proxy=${near#,}")
+  fi
   docker run --detach --name "$CONTAINER" --hostname "$NODE" \
     --privileged --security-opt seccomp=unconfined --security-opt apparmor=unconfined \
     --tty --init=false --cgroupns private \

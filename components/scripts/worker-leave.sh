@@ -1,7 +1,7 @@
 # Takes a node out of its cluster before its container goes. Best effort where
 # the cluster is dying itself: a node object in a dead cluster harms nobody.
 #   MANAGEMENT_NODE TENANT NODE
-ready_elsewhere() { tenant get nodes --output 'jsonpath={range .items[?(@.spec.unschedulable!=true)]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status}{"\n"}{end}' </dev/null 2>/dev/null | grep -v "^$NODE " | grep -q ' True$'; }
+ready_elsewhere() { tenant get nodes --output 'jsonpath={range .items[*]}{.metadata.name} {.status.conditions[?(@.type=="Ready")].status} {.spec.unschedulable}{"\n"}{end}' </dev/null 2>/dev/null | grep -v "^$NODE " | grep -q ' True $'; }
 
 if tenant get node "$NODE" --output name </dev/null >/dev/null 2>&1; then
   if ready_elsewhere; then

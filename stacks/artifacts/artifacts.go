@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,6 +139,8 @@ func (s Store) commit(ctx context.Context, artifact pins.Artifact) (string, erro
 		{"checkout", "--quiet", artifact.Commit, "--", artifact.Path},
 	} {
 		command := exec.CommandContext(ctx, "git", append([]string{"-C", scratch}, arguments...)...)
+		// From inside a git hook, these would lead to the user's repository.
+		command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "GIT_") })
 		if output, err := command.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("git %s: %w: %s (in a closed network, put the folder into another and name that as artifactsDir)", strings.Join(arguments, " "), err, strings.TrimSpace(string(output)))
 		}
