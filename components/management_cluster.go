@@ -255,7 +255,8 @@ func (c *ManagementCluster) newKamaji(ctx *pulumi.Context, name string, args *Ma
 		"apiVersion": "kamaji.clastix.io/v1alpha1", "kind": "TenantControlPlane",
 		"metadata": map[string]any{"name": "dry-run", "namespace": "default"},
 		"spec": map[string]any{
-			"controlPlane": map[string]any{"service": map[string]any{"serviceType": "LoadBalancer"}},
+			// Kamaji's defaulting adds to the deployment and refuses one that is not there.
+			"controlPlane": map[string]any{"deployment": map[string]any{"replicas": 1}, "service": map[string]any{"serviceType": "LoadBalancer"}},
 			"kubernetes":   map[string]any{"version": args.KubernetesVersion, "kubelet": map[string]any{}},
 		},
 	}, "--for=jsonpath={.status.ready}=true datastore/default", pulumi.DependsOn([]pulumi.Resource{kamaji}))
