@@ -52,13 +52,19 @@ func newObject(ctx *pulumi.Context, name string, manifest map[string]any, opts .
 	return made, ctx.RegisterResource(token, name, inputs, made, opts...)
 }
 
-// readSecret reads a Secret that something else makes. id is
-// "namespace/name", unknown for as long as the Secret is not there.
-func readSecret(ctx *pulumi.Context, name string, id pulumi.StringOutput, opts ...pulumi.ResourceOption) (*secretObject, error) {
+// readSecret reads a Secret that something else makes, once after is done.
+func readSecret(ctx *pulumi.Context, resourceName, namespace, name string, after pulumi.CustomResource, opts ...pulumi.ResourceOption) (*secretObject, error) {
 	read := &secretObject{}
-	opts = append(opts, pulumi.AdditionalSecretOutputs([]string{"data", "stringData"}))
-	identifier := id.ApplyT(func(id string) pulumi.ID { return pulumi.ID(id) }).(pulumi.IDOutput)
-	return read, ctx.ReadResource("kubernetes:core/v1:Secret", name, identifier, nil, read, opts...)
+	opts = append(opts, pulumi.AdditionalSecretOutputs([]string{"data", "stringData"}), pulumi.DependsOn([]pulumi.Resource{after}))
+	// Unknown for as long as the Secret is not there.
+	id := after.ID().ApplyT(func(pulumi.ID) pulumi.ID { return pulumi.ID(namespace + "/" + name) }).(pulumi.IDOutput)
+	// What a refresh finds of its inputs: without them it would find a change.
+	state := pulumi.Map{
+		"apiVersion": pulumi.String("v1"),
+		"kind":       pulumi.String("Secret"),
+		"metadata":   pulumi.StringMap{"name": pulumi.String(name), "namespace": pulumi.String(namespace)},
+	}
+	return read, ctx.ReadResource("kubernetes:core/v1:Secret", resourceName, id, state, read, opts...)
 }
 
 // newGroup registers every object of a multi-document manifest. The objects'

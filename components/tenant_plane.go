@@ -164,9 +164,7 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 	c.ControlPlaneReady = ready
 	c.Endpoint = ready.Stdout
 
-	// The id waits for the script, and with it the reading of the Secret.
-	id := ready.ID().ApplyT(func(pulumi.ID) string { return tenantsNamespace + "/" + args.Name + "-admin-kubeconfig" }).(pulumi.StringOutput)
-	secret, err := readSecret(ctx, name+"-admin-kubeconfig", id, pulumi.Parent(c), pulumi.Provider(management.Provider), pulumi.DependsOn([]pulumi.Resource{ready}))
+	secret, err := readSecret(ctx, name+"-admin-kubeconfig", tenantsNamespace, args.Name+"-admin-kubeconfig", ready, pulumi.Parent(c), pulumi.Provider(management.Provider))
 	if err != nil {
 		return err
 	}
