@@ -4,7 +4,7 @@
 STACK ?= dev
 TENANT ?=
 # Tests need neither Docker nor the tools.
-GO_TEST_FLAGS ?= -race -timeout 10m
+GO_TEST_FLAGS ?= -race -timeout 20m
 
 export PATH := $(CURDIR)/.tools/bin:$(PATH)
 export PULUMI_SKIP_UPDATE_CHECK := true
