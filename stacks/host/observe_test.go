@@ -36,7 +36,7 @@ func TestObserveRecorded(t *testing.T) {
 		d.Rootless || d.UserNamespaces || d.Elsewhere || d.Proxied || d.ContainerdStore || d.Kernel == "" {
 		t.Errorf("Docker = %+v", d)
 	}
-	if want := []string{"172.17.0.1:5000", "localhost:5000"}; !slices.Equal(d.InsecureRegistries, want) {
+	if want := []string{"10.1.2.3:5000", "localhost:5000"}; !slices.Equal(d.InsecureRegistries, want) {
 		t.Errorf("InsecureRegistries = %v", d.InsecureRegistries)
 	}
 	if !slices.Equal(d.InsecureCIDRs, prefixes("127.0.0.0/8")) {
