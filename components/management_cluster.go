@@ -20,8 +20,10 @@ type ManagementClusterArgs struct {
 	// Name of the kind cluster. kind names the node after it, and a node's
 	// name must fit in 63 characters with "-control-plane" behind.
 	Name string
-	// Incarnation changes when the cluster must be made anew, because it is
-	// gone from the host while state still holds it.
+	// Incarnation changes when the cluster must be made anew: because it is
+	// gone from the host while state still holds it, or because it must be made
+	// from something else (node image, kubelet settings, network). What is in
+	// the cluster goes by it, so it and nothing else replaces the cluster.
 	Incarnation string
 	Network     NetworkArgs
 	// NodeImage has KubernetesVersion in it.
@@ -176,8 +178,9 @@ func (c *ManagementCluster) newCluster(ctx *pulumi.Context, name string, args *M
 			"MIRROR_HOSTS":                     pulumi.String(args.MirrorHosts),
 			"KIND_EXPERIMENTAL_DOCKER_NETWORK": network.Name,
 		},
-		// The network's id, because a cluster cannot move to another network.
-		Triggers:     pulumi.Array{pulumi.String(args.Incarnation), pulumi.String(args.NodeImage.Identity), pulumi.String(config), network.ID()},
+		// The incarnation stands for what the cluster is made from. A cluster
+		// cannot move to another network.
+		Triggers:     pulumi.Array{pulumi.String(args.Incarnation), network.ID()},
 		SecretOutput: true,
 	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{args.NodeImage.Pulled}))
 	if err != nil {

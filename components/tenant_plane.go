@@ -291,8 +291,9 @@ func (c *TenantPlane) newWorkers(ctx *pulumi.Context, name string, args *TenantP
 }
 
 func (c *TenantPlane) newHAMi(ctx *pulumi.Context, name string, args *TenantPlaneArgs, workers []*GPUWorker, inTenant []pulumi.ResourceOption) (pulumi.Resource, error) {
+	values := hamiValues(args)
 	release, err := newRelease(ctx, name+"-hami", releaseArgs{
-		Name: "hami", Namespace: "kube-system", Chart: args.HAMiChart, Values: hamiValues(args),
+		Name: "hami", Namespace: "kube-system", Chart: args.HAMiChart, Values: values,
 	}, append(inTenant, pulumi.DependsOn([]pulumi.Resource{workers[0].Joined}))...)
 	if err != nil {
 		return nil, err
@@ -308,7 +309,7 @@ func (c *TenantPlane) newHAMi(ctx *pulumi.Context, name string, args *TenantPlan
 	if err != nil {
 		return nil, err
 	}
-	values, err := json.Marshal(hamiValues(args))
+	valuesText, err := json.Marshal(values)
 	if err != nil {
 		return nil, err
 	}
@@ -319,7 +320,7 @@ func (c *TenantPlane) newHAMi(ctx *pulumi.Context, name string, args *TenantPlan
 			"TENANT":          pulumi.String(args.Name),
 			"POD":             pulumi.String(pod),
 			// A change of HAMi or of where it runs is waited for again.
-			"VALUES": pulumi.String(values),
+			"VALUES": pulumi.String(valuesText),
 		},
 		Triggers: pulumi.Array{release.ID(), workers[0].Joined.(pulumi.CustomResource).ID()},
 	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{release}), pulumi.DeletedWith(c.controlPlane))

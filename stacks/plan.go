@@ -159,10 +159,11 @@ func minor(version string) (int, error) {
 }
 
 func (p *planner) management() components.ManagementClusterArgs {
-	network := incarnation("", p.fresh)
+	var has string
 	if p.observed.Network != nil {
-		network = incarnation(p.observed.Network.Labels[host.LabelIncarnation], p.fresh)
+		has = p.observed.Network.Labels[host.LabelIncarnation]
 	}
+	network := incarnation(has, p.fresh)
 	cluster := p.clusterIncarnation(network)
 	return components.ManagementClusterArgs{
 		Name:        p.names.cluster(),
