@@ -36,6 +36,10 @@ func calicoManifest(published, podCIDR string) (string, error) {
 		setEnv(container, "CALICO_IPV4POOL_IPIP", "Never")
 		setEnv(container, "CALICO_IPV4POOL_VXLAN", "Always")
 		setEnv(container, "IP_AUTODETECTION_METHOD", "kubernetes-internal-ip")
+		// XDP speeds up rules for a host's own interfaces. A worker has none
+		// such, and where the kernel or its containers cannot do it, Felix tries
+		// again for ever: 40 % of a core per worker were seen.
+		setEnv(container, "FELIX_XDPENABLED", "false")
 		// Without BGP there is no BIRD to be alive or ready.
 		dropProbeArguments(container, "livenessProbe", "-bird-live")
 		dropProbeArguments(container, "readinessProbe", "-bird-ready")

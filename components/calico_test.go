@@ -95,13 +95,13 @@ func TestCalicoManifest(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"CALICO_IPV4POOL_CIDR": "10.9.0.0/16", "CALICO_IPV4POOL_IPIP": "Never", "CALICO_IPV4POOL_VXLAN": "Always",
-		"IP_AUTODETECTION_METHOD": "kubernetes-internal-ip",
+		"IP_AUTODETECTION_METHOD": "kubernetes-internal-ip", "FELIX_XDPENABLED": "false",
 	} {
 		if got := variables[name]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %q once", name, got, want)
 		}
 	}
-	if len(variables["NODENAME"]) != 1 || len(variables) != 5 {
+	if len(variables["NODENAME"]) != 1 || len(variables) != 6 {
 		t.Errorf("the variables are %v", variables)
 	}
 	command := func(probe string) []any {

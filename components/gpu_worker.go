@@ -37,6 +37,10 @@ type GPUWorkerArgs struct {
 	// which stays the same over a restart of the container or of Docker.
 	Network, NetworkID pulumi.StringInput
 	Subnet, Address    string
+	// Gateway is the host's address on the network, Peers are the addresses of
+	// all of the tenant's workers: what else comes to the worker is refused.
+	Gateway string
+	Peers   []string
 	// PodCIDR and ServiceCIDR of the tenant.
 	PodCIDR, ServiceCIDR string
 	// MirrorHosts is containerd's hosts.toml for the mirror; empty: none.
@@ -81,7 +85,11 @@ func NewGPUWorker(ctx *pulumi.Context, name string, args *GPUWorkerArgs, opts ..
 	if err != nil {
 		return nil, err
 	}
-	join, err := c.newJoin(ctx, name, args, container)
+	isolation, err := newIsolation(ctx, name+"-isolation", args.Container, workerRules(args.Subnet, args.Gateway, args.Peers), container, pulumi.Parent(c))
+	if err != nil {
+		return nil, err
+	}
+	join, err := c.newJoin(ctx, name, args, container, isolation)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +125,7 @@ func (c *GPUWorker) newContainer(ctx *pulumi.Context, name string, args *GPUWork
 	}, pulumi.Parent(c), pulumi.DependsOn(append([]pulumi.Resource{args.NodeImage.Pulled}, args.After...)))
 }
 
-func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArgs, container *local.Command) (*local.Command, error) {
+func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArgs, container, isolation *local.Command) (*local.Command, error) {
 	tokenID, err := newTokenPart(ctx, name+"-token-id", 6, args, c)
 	if err != nil {
 		return nil, err
@@ -144,7 +152,7 @@ func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArg
 			"JOIN_CONFIG":     pulumi.ToSecret(config).(pulumi.StringOutput),
 		},
 		Triggers: pulumi.Array{container.Stdout},
-	}, pulumi.Parent(c), pulumi.DeletedWith(args.GoesWith))
+	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{isolation}), pulumi.DeletedWith(args.GoesWith))
 }
 
 // newTokenPart makes one half of a bootstrap token, new for each container.

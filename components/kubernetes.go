@@ -73,6 +73,10 @@ func readSecret(ctx *pulumi.Context, resourceName, namespace, name string, after
 // wait for.
 func newGroup(ctx *pulumi.Context, name, manifest string, skipAwait bool, opts ...pulumi.ResourceOption) (*group, error) {
 	made := &group{}
+	manifest, err := withoutDescriptions(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
 	inputs := pulumi.Map{
 		"yaml":           pulumi.String(manifest),
 		"resourcePrefix": pulumi.String(name),
@@ -81,12 +85,49 @@ func newGroup(ctx *pulumi.Context, name, manifest string, skipAwait bool, opts .
 	return made, ctx.RegisterRemoteComponentResource("kubernetes:yaml/v2:ConfigGroup", name, inputs, made, opts...)
 }
 
+// withoutDescriptions drops the explanations from the schemas of a manifest's
+// CustomResourceDefinitions. They are half of a stack's state, which Pulumi
+// writes anew at each step of an update.
+func withoutDescriptions(published string) (string, error) {
+	all, err := documents(published)
+	if err != nil {
+		return "", err
+	}
+	for _, document := range all {
+		if document["kind"] == "CustomResourceDefinition" {
+			dropDescriptions(document["spec"], false)
+		}
+	}
+	return manifest(all...)
+}
+
+// dropDescriptions walks a schema. In a map of properties "description" is the
+// name of one, not an explanation.
+func dropDescriptions(value any, properties bool) {
+	switch value := value.(type) {
+	case map[string]any:
+		if _, text := value["description"].(string); text && !properties {
+			delete(value, "description")
+		}
+		for key, child := range value {
+			dropDescriptions(child, key == "properties" && !properties)
+		}
+	case []any:
+		for _, child := range value {
+			dropDescriptions(child, false)
+		}
+	}
+}
+
 // releaseArgs describes a Helm release.
 type releaseArgs struct {
 	Name      string
 	Namespace string
 	Chart     string // a folder or a packaged chart on this machine
 	Values    map[string]any
+	// ManagementNode is the container from which the cluster is administered,
+	// Tenant whose cluster it is; empty: the management cluster.
+	ManagementNode, Tenant string
 }
 
 // newRelease installs a chart by Helm itself: the charts here set themselves
@@ -102,7 +143,11 @@ func newRelease(ctx *pulumi.Context, name string, args releaseArgs, opts ...pulu
 		"values":          pulumi.Any(args.Values),
 		"timeout":         pulumi.Int(900), // seconds; two cores are slow, not broken
 	}
-	return made, ctx.RegisterResource("kubernetes:helm.sh/v3:Release", name, inputs, made, opts...)
+	hook, err := forgetLeftoverRelease(ctx, name+"-leftover", args)
+	if err != nil {
+		return nil, err
+	}
+	return made, ctx.RegisterResource("kubernetes:helm.sh/v3:Release", name, inputs, made, append(opts, hook)...)
 }
 
 // documents splits a multi-document manifest.

@@ -95,3 +95,48 @@ func TestManifestRoundTrip(t *testing.T) {
 		t.Errorf("it is read back as\n%v\nwant\n%v", got, want)
 	}
 }
+
+// Explanations go, and whatever only looks like one stays.
+func TestWithoutDescriptions(t *testing.T) {
+	text, err := withoutDescriptions(`
+kind: CustomResourceDefinition
+metadata: {name: a, annotations: {description: kept}}
+spec:
+  versions:
+    - schema:
+        openAPIV3Schema:
+          description: gone
+          properties:
+            description: {type: string, description: gone}
+            properties: {type: object, properties: {description: {type: integer}}}
+            list: {items: {description: gone, type: string}}
+---
+kind: ConfigMap
+spec: {description: kept}
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := documentsOf(t, text)
+	want := documentsOf(t, `
+kind: CustomResourceDefinition
+metadata: {name: a, annotations: {description: kept}}
+spec:
+  versions:
+    - schema:
+        openAPIV3Schema:
+          properties:
+            description: {type: string}
+            properties: {type: object, properties: {description: {type: integer}}}
+            list: {items: {type: string}}
+---
+kind: ConfigMap
+spec: {description: kept}
+`)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n%v, want\n%v", got, want)
+	}
+	if _, err := withoutDescriptions("a: [b"); err == nil {
+		t.Error("a manifest that is no YAML is accepted")
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -79,4 +80,30 @@ func removeNetwork(ctx context.Context, network string, labels Labels) error {
 		return fmt.Errorf("docker network rm %s: %w: %s", network, err, strings.TrimSpace(string(output)))
 	}
 	return nil
+}
+
+// forgetLeftoverRelease returns an option that, right before a release is
+// created, drops Helm's record of one of the same name, which a run left that
+// was killed while it installed: Helm refuses a name that is in use, even by a
+// half-made release. Without the record it installs over the objects, which it
+// knows by their labels to be this release's.
+func forgetLeftoverRelease(ctx *pulumi.Context, hookName string, args releaseArgs) (pulumi.ResourceOption, error) {
+	text, err := script("release-leftover.sh")
+	if err != nil {
+		return nil, err
+	}
+	hook, err := ctx.RegisterResourceHook(hookName, func(*pulumi.ResourceHookArgs) error {
+		bounded, cancel := context.WithTimeout(ctx.Context(), 2*time.Minute)
+		defer cancel()
+		forget := exec.CommandContext(bounded, "bash", "-euo", "pipefail", "-c", text)
+		forget.Env = append(os.Environ(), "MANAGEMENT_NODE="+args.ManagementNode, "TENANT="+args.Tenant, "NAMESPACE="+args.Namespace, "RELEASE="+args.Name)
+		if output, err := forget.CombinedOutput(); err != nil {
+			return fmt.Errorf("looking for what a killed run left of release %s: %w\n%s", args.Name, err, strings.TrimSpace(string(output)))
+		}
+		return nil
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return pulumi.ResourceHooks(&pulumi.ResourceHookBinding{BeforeCreate: []*pulumi.ResourceHook{hook}}), nil
 }

@@ -81,8 +81,8 @@ type ManagementCluster struct {
 	Node string
 	// NetworkName and NetworkID are known once the network is there.
 	NetworkName, NetworkID pulumi.StringOutput
-	// Subnet of the network.
-	Subnet string
+	// Subnet of the network, and the host's address on it.
+	Subnet, Gateway string
 	// Kubeconfig is the administrator's, for use on this host. Secret.
 	Kubeconfig pulumi.StringOutput
 	// Provider makes objects in the cluster.
@@ -102,7 +102,7 @@ func NewManagementCluster(ctx *pulumi.Context, name string, args *ManagementClus
 	if args == nil {
 		return nil, errors.New("ManagementCluster: args are missing")
 	}
-	c := &ManagementCluster{Node: args.Name + "-control-plane", Subnet: args.Network.Subnet, incarnation: args.Incarnation}
+	c := &ManagementCluster{Node: args.Name + "-control-plane", Subnet: args.Network.Subnet, Gateway: args.Network.Gateway, incarnation: args.Incarnation}
 	inputs := pulumi.Map{"name": pulumi.String(args.Name), "subnet": pulumi.String(args.Network.Subnet), "pool": pulumi.String(args.Network.Pool), "nodeImage": pulumi.String(args.NodeImage.Identity)}
 	if err := ctx.RegisterComponentResourceV2(managementClusterToken, name, inputs, c, opts...); err != nil {
 		return nil, err
@@ -112,6 +112,10 @@ func NewManagementCluster(ctx *pulumi.Context, name string, args *ManagementClus
 		return nil, err
 	}
 	if err := c.newCluster(ctx, name, args, network); err != nil {
+		return nil, err
+	}
+	isolation, err := newIsolation(ctx, name+"-isolation", c.Node, managementRules(args.Network.Subnet, args.Network.Gateway, args.Network.Pool), c.Cluster, pulumi.Parent(c))
+	if err != nil {
 		return nil, err
 	}
 	inCluster := []pulumi.ResourceOption{pulumi.Parent(c), pulumi.Provider(c.Provider), pulumi.DeletedWith(c.Cluster)}
@@ -126,7 +130,7 @@ func NewManagementCluster(ctx *pulumi.Context, name string, args *ManagementClus
 	c.Ready, err = newObject(ctx, name+"-tenants", map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": tenantsNamespace},
-	}, append(inCluster, pulumi.DependsOn([]pulumi.Resource{pool, kamaji}))...)
+	}, append(inCluster, pulumi.DependsOn([]pulumi.Resource{pool, kamaji, isolation}))...)
 	if err != nil {
 		return nil, err
 	}
@@ -193,6 +197,8 @@ func (c *ManagementCluster) newCluster(ctx *pulumi.Context, name string, args *M
 		// preview plans the replacement of everything in the cluster.
 		ClusterIdentifier: pulumi.String(args.Name + "/" + args.Incarnation),
 		DeleteUnreachable: pulumi.Bool(true),
+		// What a killed run made and could not write down is taken over.
+		UpsertExistingObjects: pulumi.Bool(true),
 	}, pulumi.Parent(c))
 	return err
 }
@@ -250,6 +256,7 @@ func (c *ManagementCluster) newKamaji(ctx *pulumi.Context, name string, args *Ma
 				"jobs":     map[string]any{"kubectl": map[string]any{"image": args.KubectlImage.Repository, "tag": args.KubectlImage.Tag}},
 			},
 		},
+		ManagementNode: c.Node,
 	}, append(inCluster, pulumi.DependsOn([]pulumi.Resource{certManagerReady}))...)
 	if err != nil {
 		return nil, err

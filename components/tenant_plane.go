@@ -179,6 +179,8 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 		Kubeconfig:        c.Kubeconfig,
 		ClusterIdentifier: pulumi.Sprintf("%s/%s/%s", management.Node, management.incarnation, args.Name),
 		DeleteUnreachable: pulumi.Bool(true),
+		// What a killed run made and could not write down is taken over.
+		UpsertExistingObjects: pulumi.Bool(true),
 		// The agent follows its ConfigMap; a new one under the same name would
 		// be none for a moment.
 		EnableConfigMapMutable: pulumi.Bool(true),
@@ -270,12 +272,17 @@ func (c *TenantPlane) newWorkers(ctx *pulumi.Context, name string, args *TenantP
 	// One after the other: a change of version then replaces one at a time,
 	// and the first one in is not held up by the others' pulls.
 	before := []pulumi.Resource{c.ControlPlaneReady, cni}
+	var peers []string
+	for _, worker := range args.Workers {
+		peers = append(peers, worker.Address)
+	}
 	for i, worker := range args.Workers {
 		made, err := NewGPUWorker(ctx, fmt.Sprintf("%s-worker-%d", name, i), &GPUWorkerArgs{
 			Container: worker.Container, Node: worker.Node, Address: worker.Address,
 			Labels: worker.Labels, Incarnation: worker.Incarnation,
 			Tenant: args.Name, KubernetesVersion: args.KubernetesVersion, NodeImage: args.NodeImage,
-			Network: args.Management.NetworkName, NetworkID: args.Management.NetworkID, Subnet: args.Management.Subnet, PodCIDR: args.PodCIDR, ServiceCIDR: args.ServiceCIDR, MirrorHosts: args.MirrorHosts, KubeletArgs: args.KubeletArgs,
+			Network: args.Management.NetworkName, NetworkID: args.Management.NetworkID, Subnet: args.Management.Subnet, Gateway: args.Management.Gateway, Peers: peers,
+			PodCIDR: args.PodCIDR, ServiceCIDR: args.ServiceCIDR, MirrorHosts: args.MirrorHosts, KubeletArgs: args.KubeletArgs,
 			ManagementNode: args.Management.Node, Kubeconfig: c.Kubeconfig,
 			After: before, GoesWith: c.controlPlane,
 		}, pulumi.Parent(c))
@@ -294,6 +301,7 @@ func (c *TenantPlane) newHAMi(ctx *pulumi.Context, name string, args *TenantPlan
 	values := hamiValues(args)
 	release, err := newRelease(ctx, name+"-hami", releaseArgs{
 		Name: "hami", Namespace: "kube-system", Chart: args.HAMiChart, Values: values,
+		ManagementNode: args.Management.Node, Tenant: args.Name,
 	}, append(inTenant, pulumi.DependsOn([]pulumi.Resource{workers[0].Joined}))...)
 	if err != nil {
 		return nil, err

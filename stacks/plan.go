@@ -29,6 +29,8 @@ type Plan struct {
 	// Agent says how the image of the mock GPU agent is built; nil when HAMi's
 	// plugin stands in for the cards.
 	Agent *components.AgentImageArgs
+	// Mock is what stands in for the cards, as the configuration says it.
+	Mock string
 	// Starting bounds how many control planes start at once.
 	Starting int
 	// Requirements on the host.
@@ -77,7 +79,7 @@ func (p *planner) plan() (*Plan, error) {
 	if len(p.faults) > 0 {
 		return nil, p.faults
 	}
-	plan := &Plan{Management: p.management(), NodeImages: p.nodeImages(), Starting: p.starting()}
+	plan := &Plan{Management: p.management(), NodeImages: p.nodeImages(), Mock: p.cfg.Mock, Starting: p.starting()}
 	for _, tenant := range p.cfg.Tenants {
 		plan.Tenants = append(plan.Tenants, p.tenant(tenant, plan.Management.Incarnation, assigned))
 	}

@@ -204,6 +204,7 @@ func export(ctx *pulumi.Context, plan *Plan, management *components.ManagementCl
 		"network": pulumi.String(plan.Management.Network.Subnet), "pool": pulumi.String(plan.Management.Network.Pool),
 	})
 	ctx.Export("managementKubeconfig", management.Kubeconfig)
+	ctx.Export("mock", pulumi.String(plan.Mock))
 	ctx.Export("tenants", tenants)
 }
 
