@@ -11,6 +11,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pulumi/pulumi-command/sdk/go/command"
 	"github.com/pulumi/pulumi-docker/sdk/v4/go/docker"
@@ -28,6 +29,7 @@ import (
 type Machine interface {
 	Observe(ctx context.Context, names host.Names) (*host.Observed, error)
 	Preflight(ctx context.Context, o *host.Observed, r host.Requirements) []host.Fault
+	Wake(ctx context.Context, o *host.Observed) error
 }
 
 // Platform makes a whole stack. Up to the first resource it decides and checks;
@@ -53,7 +55,25 @@ func Platform(ctx *pulumi.Context, cfg *config.Config, machine Machine) error {
 			return err
 		}
 	}
+	if err := wake(ctx, machine, observed); err != nil {
+		return err
+	}
 	return compose(ctx, plan)
+}
+
+// wake starts what was stopped, which is no change to any resource.
+func wake(ctx *pulumi.Context, machine Machine, observed *host.Observed) error {
+	asleep := strings.Join(observed.Asleep(), ", ")
+	switch {
+	case asleep == "":
+		return nil
+	case ctx.DryRun():
+		return ctx.Log.Warn("stopped, and started again by `up`: "+asleep, nil)
+	}
+	if err := ctx.Log.Info("starting what was stopped: "+asleep, nil); err != nil {
+		return err
+	}
+	return machine.Wake(ctx.Context(), observed)
 }
 
 // preflight reports what the host lacks: an error, or warnings where the

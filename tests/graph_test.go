@@ -3,6 +3,7 @@
 package tests
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -637,3 +638,34 @@ func fixedArtifacts(t *testing.T) string {
 }
 
 var fixed = map[string]string{}
+
+// TestStopped: what was stopped is started by an update before anything else,
+// and by nothing but an update.
+func TestStopped(t *testing.T) {
+	woken := 0
+	lab := labHolding(2, "gpu-tenants-dev-tenant-a-worker-0", "gpu-tenants-dev-tenant-b-worker-0")
+	lab.woken = &woken
+	before, err := run(t, map[string]string{}, lab, false)
+	if err != nil || woken > 0 {
+		t.Fatalf("woken %d times: %v", woken, err)
+	}
+	lab.observed.Cluster.Name, lab.observed.Cluster.State = "gpu-tenants-dev-control-plane", "exited"
+	if _, err := run(t, map[string]string{}, lab, true); err != nil || woken > 0 {
+		t.Errorf("a preview woke it %d times: %v", woken, err)
+	}
+	after, err := run(t, map[string]string{}, lab, false)
+	if err != nil || woken != 1 {
+		t.Errorf("woken %d times: %v", woken, err)
+	}
+	if len(after.all) != len(before.all) {
+		t.Errorf("%d resources, and %d before it was stopped", len(after.all), len(before.all))
+	}
+	lab.wakeErr = errors.New("it does not start")
+	after, err = run(t, map[string]string{}, lab, false)
+	if !errors.Is(err, lab.wakeErr) && (err == nil || !strings.Contains(err.Error(), "it does not start")) {
+		t.Errorf("an error on the way: %v", err)
+	}
+	if len(after.all) > 0 {
+		t.Errorf("registered all the same: %d", len(after.all))
+	}
+}

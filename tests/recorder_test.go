@@ -149,12 +149,21 @@ func (r *recorder) byName(t *testing.T, kind, name string) registered {
 type machine struct {
 	observed host.Observed
 	faults   []host.Fault
+	woken    *int // counts
+	wakeErr  error
 }
 
 func (m machine) Observe(_ context.Context, names host.Names) (*host.Observed, error) {
 	observed := m.observed
 	observed.Names = names
 	return &observed, nil
+}
+
+func (m machine) Wake(context.Context, *host.Observed) error {
+	if m.woken != nil {
+		*m.woken++
+	}
+	return m.wakeErr
 }
 
 func (m machine) Preflight(context.Context, *host.Observed, host.Requirements) []host.Fault {

@@ -143,6 +143,7 @@ func (m *machine) system() *host.System {
 		HTTP:           m,
 		CommandTimeout: timeout,
 		NetworkTimeout: timeout,
+		WakeTimeout:    timeout,
 	}
 }
 

@@ -1,9 +1,10 @@
 // Package host looks at the machine on which a stack is to live: what of the
-// stack Docker already holds, and what the machine lacks. It changes nothing.
+// stack Docker already holds, and what the machine lacks.
 //
 // Observe says what is there; Preflight says, all at once, what is missing and
-// how to mend it. Everything outside the process goes through a System, so a
-// test can stand in for the machine.
+// how to mend it. They change nothing; Wake starts what is there and does not
+// run. Everything outside the process goes through a System, so a test can
+// stand in for the machine.
 package host
 
 import (

@@ -26,6 +26,8 @@ type System struct {
 	// CommandTimeout bounds each program, NetworkTimeout each question to
 	// another host.
 	CommandTimeout, NetworkTimeout time.Duration
+	// WakeTimeout bounds how long an API server takes after a start.
+	WakeTimeout time.Duration
 }
 
 // Output is what a program wrote.
@@ -57,6 +59,7 @@ func Real() *System {
 		// cores a starting stack keeps busy.
 		CommandTimeout: 30 * time.Second,
 		NetworkTimeout: 5 * time.Second,
+		WakeTimeout:    5 * time.Minute,
 	}
 }
 
