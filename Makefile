@@ -3,6 +3,8 @@
 
 STACK ?= dev
 TENANT ?=
+DISRUPT ?=
+VERIFY_FLAGS ?=
 # Tests need neither Docker nor the tools.
 GO_TEST_FLAGS ?= -race -timeout 20m
 
@@ -27,7 +29,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig purge build test lint fmt golden tidy clean
+.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig verify purge build test lint fmt golden tidy clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -65,6 +67,10 @@ kubeconfig: tools passphrase ## write a tenant's kubeconfig to .cache/ and name 
 	pulumi stack output $(if $(TENANT),$(TENANT)-kubeconfig,managementKubeconfig) --show-secrets --stack $(STACK) >$$file && \
 	echo "export KUBECONFIG=$$PWD/$$file"
 
+verify: tools passphrase ## run the test cases against the running stack; DISRUPT=1: those that disturb it too
+	@go build -C tests/verify -o $(CURDIR)/.cache/bin/verify .
+	@.cache/bin/verify --project . --stack $(STACK) $(if $(DISRUPT),--disrupt) $(VERIFY_FLAGS)
+
 purge: ## remove what a stack with lost state left in Docker: STACK=...
 	@tools/purge.sh $(STACK)
 
@@ -74,6 +80,7 @@ build: ## build the program
 test: ## run all tests; needs a Go module proxy, and neither Docker nor a registry
 	go test $(GO_TEST_FLAGS) ./...
 	go test -C agent $(GO_TEST_FLAGS) ./...
+	go test -C tests/verify $(GO_TEST_FLAGS) ./...
 
 golden: ## write the golden files anew; look at the difference before you commit it
 	go test ./tests/... -run Golden -update
@@ -85,7 +92,7 @@ fmt: ## format
 	gofmt -w .
 
 tidy: ## tidy every module
-	for module in . tools/*/ agent; do [ ! -f $$module/go.mod ] || go mod tidy -C $$module; done
+	for module in . tools/*/ agent tests/*/; do [ ! -f $$module/go.mod ] || go mod tidy -C $$module; done
 
 clean: ## remove what was built and downloaded here
 	rm -rf bin .tools .cache

@@ -14,16 +14,18 @@ check() {
   fi
 }
 tidy() {
-  for module in . agent tools/*/; do
+  for module in . agent tests/*/ tools/*/; do
     [ ! -f "$module/go.mod" ] || go mod tidy -C "$module" -diff 2> >(grep -v '^go: downloading' >&2)
   done
 }
 
 check 'gofmt' gofmt -l .
-check 'go vet' go vet ./...
-check 'go vet agent' go vet -C agent ./...
 check 'go mod tidy' tidy
-check 'staticcheck' go tool -modfile tools/lint/go.mod staticcheck ./...
+for module in . agent tests/*/; do
+  [ -f "$module/go.mod" ] || continue
+  check "go vet $module" go vet -C "$module" ./...
+  check "staticcheck $module" go tool -C "$module" -modfile "$PWD/tools/lint/go.mod" staticcheck ./...
+done
 if command -v shellcheck >/dev/null; then
   # lib.sh stands in front of each of the others when they run.
   for script in components/scripts/*.sh; do

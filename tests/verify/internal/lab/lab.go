@@ -1,0 +1,339 @@
+// Package lab reaches what a stack runs: the API servers, the node containers,
+// the etcd under all tenants. What it puts there carries a label or a name of
+// its own, and is taken away again, at the latest by the next run.
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/stack"
+)
+
+// Label is on every namespace that a run makes.
+const Label = "gpu-tenants.io/verify"
+
+// TenantsNamespace of the management cluster holds the control planes.
+const TenantsNamespace = "tenants"
+
+// Lab is a running stack, reached.
+type Lab struct {
+	Stack      *stack.Stack
+	Management *Cluster
+	Tenants    []*Tenant
+}
+
+// Cluster is an API server, reached as administrator.
+type Cluster struct {
+	Config *rest.Config
+	Client kubernetes.Interface
+	// Objects reaches kinds that client-go does not know.
+	Objects dynamic.Interface
+}
+
+// Tenant is a tenant's cluster.
+type Tenant struct {
+	stack.Tenant
+	*Cluster
+	// Namespace is this run's own.
+	Namespace string
+	Lab       *Lab
+}
+
+// Open reaches a stack. It asks nothing yet.
+func Open(s *stack.Stack) (*Lab, error) {
+	l := &Lab{Stack: s}
+	var err error
+	if l.Management, err = open(s.ManagementKubeconfig); err != nil {
+		return nil, fmt.Errorf("the management cluster's kubeconfig: %w", err)
+	}
+	for _, tenant := range s.Tenants {
+		cluster, err := open(tenant.Kubeconfig)
+		if err != nil {
+			return nil, fmt.Errorf("the kubeconfig of %s: %w", tenant.Name, err)
+		}
+		l.Tenants = append(l.Tenants, &Tenant{Tenant: tenant, Cluster: cluster, Lab: l})
+	}
+	return l, nil
+}
+
+func open(kubeconfig []byte) (*Cluster, error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	if err != nil {
+		return nil, errors.New("it cannot be read") // client-go's words may quote it
+	}
+	config.QPS, config.Burst = 50, 100
+	return Reach(config)
+}
+
+// Reach makes the clients of a configuration.
+func Reach(config *rest.Config) (*Cluster, error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := dynamic.NewForConfig(config)
+	return &Cluster{Config: config, Client: client, Objects: objects}, err
+}
+
+// Prepare takes away what a run that was killed left, and makes the namespace.
+func (t *Tenant) Prepare(ctx context.Context) error {
+	for _, worker := range t.Workers {
+		if err := t.RestoreTunnel(ctx, worker); err != nil {
+			return err
+		}
+	}
+	if err := t.Clean(ctx); err != nil {
+		return err
+	}
+	made, err := t.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+		GenerateName: "verify-", Labels: map[string]string{Label: "true"},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("%s: no namespace could be made: %w", t.Name, err)
+	}
+	t.Namespace = made.Name
+	// Pods name it, and the API server refuses them before it exists.
+	return Until(ctx, time.Minute, "the namespace's service account", func(ctx context.Context) (string, error) {
+		_, err := t.Client.CoreV1().ServiceAccounts(t.Namespace).Get(ctx, "default", metav1.GetOptions{})
+		return "", err
+	})
+}
+
+// Clean deletes every namespace with the label, with what is in it, and waits
+// until they are gone: what they held of the cards is then free.
+func (t *Tenant) Clean(ctx context.Context) error {
+	selector := metav1.ListOptions{LabelSelector: Label}
+	list, err := t.Client.CoreV1().Namespaces().List(ctx, selector)
+	if err != nil {
+		return fmt.Errorf("%s: its API server does not answer: %w", t.Name, err)
+	}
+	now := int64(0)
+	for _, namespace := range list.Items {
+		// At once: nothing in them has anything to put in order.
+		err := t.Client.CoreV1().Pods(namespace.Name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &now}, metav1.ListOptions{})
+		if err == nil {
+			err = t.Client.CoreV1().Namespaces().Delete(ctx, namespace.Name, metav1.DeleteOptions{})
+		}
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s: namespace %s could not be deleted: %w", t.Name, namespace.Name, err)
+		}
+	}
+	return Until(ctx, 2*time.Minute, "namespaces of this and earlier runs to be gone", func(ctx context.Context) (string, error) {
+		left, err := t.Client.CoreV1().Namespaces().List(ctx, selector)
+		if err == nil && len(left.Items) > 0 {
+			return fmt.Sprintf("%d are still there, %s among them", len(left.Items), left.Items[0].Name), errNotYet
+		}
+		return "", err
+	})
+}
+
+var errNotYet = errors.New("not yet")
+
+// NotYet is what a condition returns that has been looked at and is not met.
+func NotYet(format string, arguments ...any) (string, error) {
+	return fmt.Sprintf(format, arguments...), errNotYet
+}
+
+// TimeoutError says what a wait was for and what was last seen.
+type TimeoutError struct {
+	For, Seen string
+	After     time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("waited %s for %s; last seen: %s", e.After.Round(time.Second), e.For, e.Seen)
+}
+
+// Until asks a condition, every half second, until it returns no error. An error
+// other than NotYet is taken as something that may pass too: an API server that
+// is being restarted. At the end it returns a *TimeoutError.
+func Until(ctx context.Context, limit time.Duration, what string, condition func(context.Context) (string, error)) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	seen := "nothing"
+	for {
+		now, err := condition(limited)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, errNotYet):
+			seen = now
+		case limited.Err() == nil:
+			seen = err.Error()
+		}
+		select {
+		case <-tick.C:
+		case <-limited.Done():
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return &TimeoutError{For: what, Seen: seen, After: limit}
+		}
+	}
+}
+
+// Exec runs a command in a container of a pod, through the API server and so,
+// in a tenant, through the tunnel.
+func (c *Cluster) Exec(ctx context.Context, namespace, pod, container string, command ...string) (string, error) {
+	request := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(namespace).Name(pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewWebSocketExecutor(c.Config, "GET", request.URL().String())
+	if err != nil {
+		return "", err
+	}
+	var stdout, stderr bytes.Buffer
+	err = executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		return stdout.String(), fmt.Errorf("exec %s in %s/%s: %w %s", command[0], namespace, pod, err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// Logs are the last lines of a container's log; through the tunnel, as Exec is.
+func (c *Cluster) Logs(ctx context.Context, namespace, pod, container string, lines int64) (string, error) {
+	text, err := c.Client.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{Container: container, TailLines: &lines}).DoRaw(ctx)
+	return string(text), err
+}
+
+// Node returns a node of the tenant.
+func (t *Tenant) Node(ctx context.Context, name string) (*corev1.Node, error) {
+	return t.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+}
+
+// ControlPlane returns the tenant's TenantControlPlane.
+func (t *Tenant) ControlPlane(ctx context.Context) (*unstructured.Unstructured, error) {
+	kind := schema.GroupVersionResource{Group: "kamaji.clastix.io", Version: "v1alpha1", Resource: "tenantcontrolplanes"}
+	return t.Lab.Management.Objects.Resource(kind).Namespace(TenantsNamespace).Get(ctx, t.Name, metav1.GetOptions{})
+}
+
+// Events are what the API server tells of an object, oldest first, as "reason: note".
+func (t *Tenant) Events(ctx context.Context, kind, name string) []string {
+	list, err := t.Client.EventsV1().Events(t.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "regarding.kind=" + kind + ",regarding.name=" + name,
+	})
+	if err != nil {
+		return []string{"its events cannot be read: " + err.Error()}
+	}
+	slices.SortStableFunc(list.Items, func(a, b eventsv1.Event) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+	var all []string
+	for _, event := range list.Items {
+		all = append(all, event.Reason+": "+event.Note)
+	}
+	return all
+}
+
+// Ready says whether a pod's Ready condition is true.
+func Ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// NodeReady says whether a node's Ready condition is true.
+func NodeReady(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Docker runs Docker's command. What it wrote to stderr is in the error.
+func Docker(ctx context.Context, arguments ...string) (string, error) {
+	command := exec.CommandContext(ctx, "docker", arguments...) //nolint:gosec // Docker's
+	command.WaitDelay = time.Second
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	if err := command.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("docker %s: %w: %s", strings.Join(arguments[:min(2, len(arguments))], " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// tunnelTable is a table of packet filter rules that is this command's own.
+const tunnelTable = "gpu_tenants_verify"
+
+// CutTunnel lets a worker reach the tunnel's server no more. The konnectivity
+// agent there is told so at once, and tries again and again.
+func (t *Tenant) CutTunnel(ctx context.Context, worker stack.Worker) error {
+	plane, err := t.ControlPlane(ctx)
+	if err != nil {
+		return err
+	}
+	port, found, err := unstructured.NestedInt64(plane.Object, "spec", "addons", "konnectivity", "server", "port")
+	if err != nil || !found {
+		return fmt.Errorf("%s has no port for Konnectivity: %w", t.Name, err)
+	}
+	address, err := netip.ParseAddrPort(t.Endpoint)
+	if err != nil {
+		return err
+	}
+	rules := fmt.Sprintf("add table inet %[1]s; flush table inet %[1]s; "+
+		"add chain inet %[1]s out { type filter hook output priority -10; }; "+
+		"add rule inet %[1]s out ip daddr %[2]s tcp dport %[3]d reject with tcp reset", tunnelTable, address.Addr(), port)
+	_, err = Docker(ctx, "exec", worker.Container, "nft", rules)
+	return err
+}
+
+// RestoreTunnel undoes CutTunnel; it is no error when there is nothing to undo.
+func (t *Tenant) RestoreTunnel(ctx context.Context, worker stack.Worker) error {
+	_, err := Docker(ctx, "exec", worker.Container, "nft", fmt.Sprintf("add table inet %[1]s; delete table inet %[1]s", tunnelTable))
+	return err
+}
+
+// What Dial says of a port that took a connection, and of others.
+const (
+	PortOpen        = "open"
+	PortRefused     = "refused"
+	PortSilent      = "silent"
+	PortUnreachable = "unreachable"
+)
+
+// Dial tries to connect from inside a pod's network, or, without a pod, from the
+// worker itself. It needs no image for that: the node container brings bash,
+// crictl and nsenter, whatever the pod is made of.
+func (t *Tenant) Dial(ctx context.Context, worker stack.Worker, pod *corev1.Pod, address string, port int) (string, error) {
+	const script = `
+enter=()
+if [ -n "$1" ]; then
+  sandbox=$(crictl pods --quiet --no-trunc --namespace "$1" --name "^$2\$" --state Ready | head -n 1)
+  [ -n "$sandbox" ] || { echo "no sandbox of $1/$2"; exit 1; }
+  enter=(nsenter --net="$(crictl inspectp --output json "$sandbox" | jq -r '.info.runtimeSpec.linux.namespaces[] | select(.type == "network") | .path')")
+fi
+said=$("${enter[@]}" timeout 3 bash -c "exec 3<>/dev/tcp/$3/$4" 2>&1) && { echo open; exit; }
+case $? in 124) echo silent; exit ;; esac
+case $said in
+  *refused*) echo refused ;;
+  *"No route"*|*unreachable*|*Unreachable*|*prohibited*) echo unreachable ;;
+  *) echo "$said"; exit 1 ;;
+esac`
+	namespace, name := "", ""
+	if pod != nil {
+		namespace, name = pod.Namespace, pod.Name
+	}
+	said, err := Docker(ctx, "exec", worker.Container, "bash", "-c", script, "dial", namespace, name, address, fmt.Sprint(port))
+	return strings.TrimSpace(said), err
+}
