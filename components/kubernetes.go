@@ -19,6 +19,16 @@ import (
 // object is any Kubernetes object.
 type object struct {
 	pulumi.CustomResourceState
+
+	Metadata pulumi.MapOutput `pulumi:"metadata"`
+}
+
+// uid tells an object from a later one of the same name, which has the same ID.
+func (o *object) uid() pulumi.StringOutput {
+	return o.Metadata.ApplyT(func(metadata map[string]any) string {
+		uid, _ := metadata["uid"].(string)
+		return uid
+	}).(pulumi.StringOutput)
 }
 
 // secretObject is a Secret that is read, not made.
@@ -50,6 +60,15 @@ func newObject(ctx *pulumi.Context, name string, manifest map[string]any, opts .
 	made := &object{}
 	token := fmt.Sprintf("kubernetes:%s:%s", apiVersion, kind)
 	return made, ctx.RegisterResource(token, name, inputs, made, opts...)
+}
+
+// onceDone is a text that a preview knows only when an object is there already. A
+// preview tries every object whose inputs it knows against the API server; one
+// that a webhook must take is not to be tried before that webhook answers, or
+// what an interrupted run left behind could not be previewed, and so not
+// completed.
+func onceDone(there pulumi.CustomResource, text string) pulumi.StringOutput {
+	return there.ID().ApplyT(func(pulumi.ID) string { return text }).(pulumi.StringOutput)
 }
 
 // readSecret reads a Secret that something else makes, once after is done.

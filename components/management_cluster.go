@@ -208,22 +208,27 @@ func (c *ManagementCluster) newMetalLB(ctx *pulumi.Context, name string, args *M
 	if err != nil {
 		return nil, err
 	}
-	pool := map[string]any{
-		"apiVersion": "metallb.io/v1beta1", "kind": "IPAddressPool",
-		"metadata": map[string]any{"name": "tenants", "namespace": "metallb-system"},
-		"spec":     map[string]any{"addresses": []any{args.Network.Pool}},
+	const namespace = "metallb-system"
+	pool := func(addresses any) map[string]any {
+		return map[string]any{
+			"apiVersion": "metallb.io/v1beta1", "kind": "IPAddressPool",
+			"metadata": map[string]any{"name": "tenants", "namespace": namespace},
+			"spec":     map[string]any{"addresses": []any{addresses}},
+		}
 	}
-	ready, err := c.newReady(ctx, name+"-metallb-ready", "MetalLB's webhook", "metallb-system", pool, "", pulumi.DependsOn([]pulumi.Resource{metallb}))
+	ready, err := c.newReady(ctx, name+"-metallb-ready", "MetalLB's webhook", namespace, pool(args.Network.Pool), "", pulumi.DependsOn([]pulumi.Resource{metallb}))
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := newObject(ctx, name+"-pool", pool, append(inCluster, pulumi.DependsOn([]pulumi.Resource{ready}))...)
+	// Like onceDone, for a step whose identifier a preview makes up.
+	once := ready.Stdout.ApplyT(func(string) string { return args.Network.Pool })
+	addresses, err := newObject(ctx, name+"-pool", pool(once), append(inCluster, pulumi.DependsOn([]pulumi.Resource{ready}))...)
 	if err != nil {
 		return nil, err
 	}
 	return newObject(ctx, name+"-l2", map[string]any{
 		"apiVersion": "metallb.io/v1beta1", "kind": "L2Advertisement",
-		"metadata": map[string]any{"name": "tenants", "namespace": "metallb-system"},
+		"metadata": map[string]any{"name": "tenants", "namespace": onceDone(addresses, namespace)},
 		"spec":     map[string]any{"ipAddressPools": []any{"tenants"}},
 	}, append(inCluster, pulumi.DependsOn([]pulumi.Resource{addresses}))...)
 }

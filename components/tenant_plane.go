@@ -132,7 +132,7 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 	}
 	c.controlPlane, err = newObject(ctx, name+"-control-plane", map[string]any{
 		"apiVersion": "kamaji.clastix.io/v1alpha1", "kind": "TenantControlPlane",
-		"metadata": map[string]any{"name": args.Name, "namespace": tenantsNamespace},
+		"metadata": map[string]any{"name": args.Name, "namespace": onceDone(management.Ready.(pulumi.CustomResource), tenantsNamespace)},
 		"spec":     spec,
 	}, pulumi.Parent(c), pulumi.Provider(management.Provider), pulumi.DeletedWith(management.Cluster),
 		pulumi.DependsOn(append([]pulumi.Resource{management.Ready}, args.StartAfter...)),
@@ -141,8 +141,9 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 	if err != nil {
 		return err
 	}
-	// The specification is part of the environment, so that every change of it
-	// is waited for again.
+	// Specification and UID are part of the environment, so that every change of
+	// it, and an object that somebody deleted and Pulumi makes anew, is waited for
+	// again.
 	specText, err := json.Marshal(spec)
 	if err != nil {
 		return err
@@ -155,6 +156,7 @@ func (c *TenantPlane) newControlPlane(ctx *pulumi.Context, name string, args *Te
 			"VERSION":         pulumi.String(args.KubernetesVersion),
 			"REPLICAS":        pulumi.Sprintf("%d", args.Replicas),
 			"SPEC":            pulumi.String(specText),
+			"UID":             c.controlPlane.uid(),
 		},
 		Triggers: pulumi.Array{c.controlPlane.ID(), pulumi.String(management.incarnation)},
 	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{c.controlPlane}), pulumi.DeletedWith(c.controlPlane))

@@ -61,14 +61,12 @@ func Platform(ctx *pulumi.Context, cfg *config.Config, machine Machine) error {
 	return compose(ctx, plan)
 }
 
-// wake starts what was stopped, which is no change to any resource.
+// wake starts what was stopped, which is no change to any resource. A preview
+// needs it too: it reads the tenants' kubeconfigs in the management cluster.
 func wake(ctx *pulumi.Context, machine Machine, observed *host.Observed) error {
 	asleep := strings.Join(observed.Asleep(), ", ")
-	switch {
-	case asleep == "":
+	if asleep == "" {
 		return nil
-	case ctx.DryRun():
-		return ctx.Log.Warn("stopped, and started again by `up`: "+asleep, nil)
 	}
 	if err := ctx.Log.Info("starting what was stopped: "+asleep, nil); err != nil {
 		return err

@@ -639,8 +639,8 @@ func fixedArtifacts(t *testing.T) string {
 
 var fixed = map[string]string{}
 
-// TestStopped: what was stopped is started by an update before anything else,
-// and by nothing but an update.
+// TestStopped: what was stopped is started before anything else. A preview does
+// it too: it reads the tenants' kubeconfigs, and an update begins with one.
 func TestStopped(t *testing.T) {
 	woken := 0
 	lab := labHolding(2, "gpu-tenants-dev-tenant-a-worker-0", "gpu-tenants-dev-tenant-b-worker-0")
@@ -650,11 +650,11 @@ func TestStopped(t *testing.T) {
 		t.Fatalf("woken %d times: %v", woken, err)
 	}
 	lab.observed.Cluster.Name, lab.observed.Cluster.State = "gpu-tenants-dev-control-plane", "exited"
-	if _, err := run(t, map[string]string{}, lab, true); err != nil || woken > 0 {
+	if _, err := run(t, map[string]string{}, lab, true); err != nil || woken != 1 {
 		t.Errorf("a preview woke it %d times: %v", woken, err)
 	}
 	after, err := run(t, map[string]string{}, lab, false)
-	if err != nil || woken != 1 {
+	if err != nil || woken != 2 {
 		t.Errorf("woken %d times: %v", woken, err)
 	}
 	if len(after.all) != len(before.all) {

@@ -107,7 +107,7 @@ func (r *recorder) NewResource(args pulumi.MockResourceArgs) (string, resource.P
 		outputs["data"] = resource.NewProperty(resource.PropertyMap{
 			"admin.conf": resource.NewProperty(base64.StdEncoding.EncodeToString([]byte(r.kubeconfig))),
 		})
-	case kind == "random:index/randomString:RandomString":
+	case kind == "random:index/randomString:RandomString", kind == "random:index/randomPassword:RandomPassword":
 		set("result", strings.Repeat("s", int(outputs["length"].NumberValue())))
 	case kind == "docker:index/remoteImage:RemoteImage":
 		set("imageId", "sha256:0000")
