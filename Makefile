@@ -4,6 +4,8 @@
 STACK ?= dev
 TENANT ?=
 DISRUPT ?=
+DO ?= up
+LAYER ?= engine
 VERIFY_FLAGS ?=
 # Tests need neither Docker nor the tools.
 GO_TEST_FLAGS ?= -race -timeout 20m
@@ -29,7 +31,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig verify purge build test lint fmt golden tidy clean
+.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig verify rehearse purge build test test-engine test-clusters lint fmt golden tidy clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -71,6 +73,10 @@ verify: tools passphrase ## run the test cases against the running stack; DISRUP
 	@go build -C tests/verify -o $(CURDIR)/.cache/bin/verify .
 	@.cache/bin/verify --project . --stack $(STACK) $(if $(DISRUPT),--disrupt) $(VERIFY_FLAGS)
 
+rehearse: ## play a stack without Docker: DO="up", preview, refresh, destroy, "stack output"; LAYER=clusters: on real API servers
+	@go build -C tests/rehearse -buildvcs=false -o $(CURDIR)/.cache/rehearse/bin/rehearse .
+	@.cache/rehearse/bin/rehearse --stack $(STACK) --layer $(LAYER) $(DO)
+
 purge: ## remove what a stack with lost state left in Docker: STACK=...
 	@tools/purge.sh $(STACK)
 
@@ -81,6 +87,14 @@ test: ## run all tests; needs a Go module proxy, and neither Docker nor a regist
 	go test $(GO_TEST_FLAGS) ./...
 	go test -C agent $(GO_TEST_FLAGS) ./...
 	go test -C tests/verify $(GO_TEST_FLAGS) ./...
+
+test-engine: ## the program through the real Pulumi engine, the rest stood in for: about ten minutes on two idle cores, ten more for Pulumi's command the first time
+	@go build -C tests/rehearse -buildvcs=false -o $(CURDIR)/.cache/rehearse/bin/rehearse . && .cache/rehearse/bin/rehearse build
+	go test -C tests/rehearse -timeout 60m ./scenarios/...
+
+test-clusters: ## the same on real API servers with the real Kubernetes provider; builds those the first time, half an hour on two cores
+	REHEARSE_LAYER=clusters go test -C tests/rehearse -timeout 120m ./clusters ./scenarios \
+	  -run 'TestCluster$$|TestLifecycle|TestTenants|TestCards|TestQuota|TestTenantGone|TestSecrets|TestTakeover'
 
 golden: ## write the golden files anew; look at the difference before you commit it
 	go test ./tests/... -run Golden -update

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/cases"
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/lab"
@@ -51,12 +52,13 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 	only := flags.String("case", "", "`IDs` of the cases to run, with commas between; all when empty")
 	tenants := flags.String("tenant", "", "`names` of the tenants to run for, with commas between; all when empty")
 	image := flags.String("image", "", "what the pods run, a `reference`: anything that does not end by itself; the project's own probe image when empty")
+	patience := flags.Duration("patience", 90*time.Second, "how long to wait for what usually takes seconds")
 	jsonFile := flags.String("json", "", "write the results there too, as JSON: a `file`")
 	junitFile := flags.String("junit", "", "write the results there too, as JUnit's XML: a `file`")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
-	options := cases.Options{Image: *image, Disrupt: *disrupt, Only: list(*only), Tenants: list(*tenants)}
+	options := cases.Options{Image: *image, Disrupt: *disrupt, Only: list(*only), Tenants: list(*tenants), Patience: *patience}
 	if err := options.Check(); err != nil {
 		return err
 	}

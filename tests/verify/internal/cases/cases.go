@@ -24,26 +24,35 @@ import (
 // errors that package report knows.
 type Case struct {
 	ID, Title string
-	// Disrupts: what the stack runs notices it.
-	Disrupts bool
-	Run      func(context.Context, *run) (string, error)
+	Kind      Kind
+	Run       func(context.Context, *run) (string, error)
 }
+
+// Kind is what a case does to a stack.
+type Kind int
+
+// The kinds.
+const (
+	Reads    Kind = iota // It asks only, and so needs no namespace.
+	Makes                // It makes objects in the run's own namespace.
+	Disrupts             // That too, and what the stack runs notices it.
+)
 
 // All cases, in the order in which they run.
 var All = []Case{
-	{"TC-01", "a control plane of its own, at an address of its own", false, controlPlane},
-	{"TC-02", "workers joined and Ready; logs and exec through the tunnel", false, workers},
-	{"TC-03", "a GPU pod is routed to HAMi and placed on a card", false, placed},
-	{"TC-04", "nodes advertise exactly their cards", false, inventory},
-	{"TC-05", "three pods share one card", false, shared},
-	{"TC-06", "the fourth is refused: CardInsufficientCore", false, coresExhausted},
-	{"TC-07", "more memory than any card has: CardInsufficientMemory", false, memoryExceeded},
-	{"TC-08", "tenants cannot see or reach each other", false, isolated},
-	{"TC-09", "ten GPU pods at once, nobody releases a lock", false, manyAtOnce},
-	{"TC-11", "a quota is enforced", false, quota},
-	{"TC-10", "with the tunnel down no GPU pod passes HAMi by", true, tunnelDown},
-	{"TC-12", "a restarted worker comes back with its cards and pods", true, workerRestarted},
-	{"TC-13", "a tenant is removed and comes back; the others do not notice", true, removedAndAdded},
+	{"TC-01", "a control plane of its own, at an address of its own", Reads, controlPlane},
+	{"TC-02", "workers joined and Ready; logs and exec through the tunnel", Reads, workers},
+	{"TC-03", "a GPU pod is routed to HAMi and placed on a card", Makes, placed},
+	{"TC-04", "nodes advertise exactly their cards", Reads, inventory},
+	{"TC-05", "three pods share one card", Makes, shared},
+	{"TC-06", "the fourth is refused: CardInsufficientCore", Makes, coresExhausted},
+	{"TC-07", "more memory than any card has: CardInsufficientMemory", Makes, memoryExceeded},
+	{"TC-08", "tenants cannot see or reach each other", Makes, isolated},
+	{"TC-09", "ten GPU pods at once, nobody releases a lock", Makes, manyAtOnce},
+	{"TC-11", "a quota is enforced", Makes, quota},
+	{"TC-10", "with the tunnel down no GPU pod passes HAMi by", Disrupts, tunnelDown},
+	{"TC-12", "a restarted worker comes back with its cards and pods", Disrupts, workerRestarted},
+	{"TC-13", "a tenant is removed and comes back; the others do not notice", Disrupts, removedAndAdded},
 }
 
 // Options of a run.
@@ -56,6 +65,9 @@ type Options struct {
 	Only []string
 	// Tenants to run for, by name; none: all.
 	Tenants []string
+	// Patience is how long what usually takes seconds may take. What takes a
+	// minute or so, a node's restart, may take three times that.
+	Patience time.Duration
 }
 
 // Check tells of cases that do not exist, and of those that need Disrupt.
@@ -66,23 +78,25 @@ func (o Options) Check() error {
 		switch {
 		case at < 0:
 			all = append(all, fmt.Errorf("there is no case %q: they are TC-01 to TC-13", id))
-		case All[at].Disrupts && !o.Disrupt:
+		case All[at].Kind == Disrupts && !o.Disrupt:
 			all = append(all, fmt.Errorf("%s disturbs the stack: it runs with --disrupt only", id))
 		}
 	}
+	if o.Patience <= 0 {
+		all = append(all, fmt.Errorf("a patience of %s lets every case fail: choose more than 0", o.Patience))
+	}
 	return errors.Join(all...)
 }
-
-// How long what usually takes seconds may take on a busy machine.
-const (
-	patience     = 90 * time.Second
-	longPatience = 5 * time.Minute
-)
 
 // run is one tenant's.
 type run struct {
 	*lab.Tenant
 	image string
+	// unprepared is why the tenant has no namespace for the run.
+	unprepared error
+	// How long to wait for what takes seconds, and for what takes a minute.
+	patience, longPatience time.Duration
+
 	three []string // pods that share a card, of TC-05
 	card  stack.Card
 }
@@ -90,35 +104,45 @@ type run struct {
 // Run runs the cases, the tenants side by side, and those that disturb one
 // tenant after the other. Whatever ends it, it cleans up.
 func Run(ctx context.Context, l *lab.Lab, options Options, to *report.Report) error {
-	var runs []*run
+	var runs, all []*run
 	for _, tenant := range l.Tenants {
+		r := &run{Tenant: tenant, image: options.Image, patience: options.Patience, longPatience: 3 * options.Patience}
+		all = append(all, r)
 		if len(options.Tenants) == 0 || slices.Contains(options.Tenants, tenant.Name) {
-			runs = append(runs, &run{Tenant: tenant, image: options.Image})
+			runs = append(runs, r)
 		}
 	}
-	if len(runs) == 0 {
-		return fmt.Errorf("stack %s has no such tenant", l.Stack.Name)
+	for _, name := range options.Tenants {
+		if !slices.ContainsFunc(runs, func(r *run) bool { return r.Name == name }) {
+			return fmt.Errorf("stack %s has no tenant %q", l.Stack.Name, name)
+		}
 	}
-	err := together(runs, func(r *run) error { return r.Prepare(ctx) })
-	if err == nil {
-		_ = together(runs, func(r *run) error {
-			for _, c := range chosen(options, false) {
+	// All, for a tenant that is not chosen is a neighbour of those that are. One
+	// that cannot be prepared is a result, and the others go on.
+	_ = together(all, func(r *run) error {
+		r.unprepared = r.Prepare(ctx)
+		return nil
+	})
+	_ = together(runs, func(r *run) error {
+		for _, c := range chosen(options, false) {
+			r.play(ctx, c, to)
+		}
+		return nil
+	})
+	if options.Disrupt {
+		for _, c := range chosen(options, true) {
+			for _, r := range runs {
 				r.play(ctx, c, to)
-			}
-			return nil
-		})
-		if options.Disrupt {
-			for _, c := range chosen(options, true) {
-				for _, r := range runs {
-					r.play(ctx, c, to)
-				}
 			}
 		}
 	}
 	// ctx may be what ended it.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)
 	defer cancel()
-	return errors.Join(err, context.Cause(ctx), together(runs, func(r *run) error {
+	return errors.Join(context.Cause(ctx), together(all, func(r *run) error {
+		if r.Namespace == "" {
+			return nil // nothing was made there
+		}
 		var all []error
 		for _, worker := range r.Workers {
 			all = append(all, r.RestoreTunnel(clean, worker))
@@ -129,7 +153,7 @@ func Run(ctx context.Context, l *lab.Lab, options Options, to *report.Report) er
 
 func chosen(options Options, disrupting bool) []Case {
 	return slices.DeleteFunc(slices.Clone(All), func(c Case) bool {
-		return c.Disrupts != disrupting || len(options.Only) > 0 && !slices.Contains(options.Only, c.ID)
+		return (c.Kind == Disrupts) != disrupting || len(options.Only) > 0 && !slices.Contains(options.Only, c.ID)
 	})
 }
 
@@ -138,11 +162,23 @@ func (r *run) play(ctx context.Context, c Case, to *report.Report) {
 		return
 	}
 	started := time.Now()
-	detail, err := c.Run(ctx, r)
+	detail, err := "", error(nil)
+	if c.Kind != Reads && r.unprepared != nil {
+		err = failed("a namespace for what the case makes", nil, "%v", r.unprepared)
+	} else {
+		detail, err = c.Run(ctx, r)
+	}
 	if ctx.Err() != nil {
 		return // cut off: neither passed nor failed
 	}
 	result := report.ResultOf(detail, err)
+	if result.Status == report.Failed && c.Kind != Reads && r.Namespace != "" {
+		// What it left would be in the way of the next.
+		r.three = nil
+		if err := r.Clear(ctx); err != nil {
+			result.Look = append(result.Look, "what the case made is still there: "+err.Error())
+		}
+	}
 	result.Case, result.Title, result.Tenant, result.Seconds = c.ID, c.Title, r.Name, time.Since(started).Seconds()
 	to.Add(result)
 }
@@ -203,7 +239,7 @@ func (r *run) refused(ctx context.Context, pod, reason string) (string, error) {
 	said := ""
 	expected := fmt.Sprintf("%s refused by HAMi with %s", pod, reason)
 	var bound *corev1.Pod
-	err := lab.Until(ctx, patience, reason, func(ctx context.Context) (string, error) {
+	err := lab.Until(ctx, r.patience, reason, func(ctx context.Context) (string, error) {
 		now, err := r.GetPod(ctx, pod)
 		if err != nil {
 			return "", err
@@ -246,15 +282,15 @@ func allocated(pod *corev1.Pod) string {
 }
 
 // freeCard is a card to try things on.
-func (r *run) freeCard(ctx context.Context) (stack.Worker, stack.Card, error) {
+func (r *run) freeCard(ctx context.Context) (stack.Card, error) {
 	if !r.HasCards() {
-		return stack.Worker{}, stack.Card{}, report.Skip("the tenant has no cards")
+		return stack.Card{}, report.Skip("the tenant has no cards")
 	}
-	worker, card, err := r.FreeCard(ctx)
+	_, card, err := r.FreeCard(ctx)
 	if err == nil && card.UUID == "" {
 		err = report.Skip("no healthy card is free: pods hold slices of each (hami.io/vgpu-devices-allocated on pods)")
 	}
-	return worker, card, err
+	return card, err
 }
 
 // mostSlices is the worker with the most slices, which may be none.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -28,6 +29,7 @@ func TestCheck(t *testing.T) {
 		{Options{Only: []string{"TC-12"}, Disrupt: true}, nil},
 		{Options{Only: []string{"TC-12", "TC-99"}}, []string{"TC-12", "TC-99"}},
 	} {
+		test.options.Patience = time.Second
 		err := test.options.Check()
 		if (err == nil) != (test.want == nil) {
 			t.Errorf("%+v: %v", test.options, err)
@@ -84,7 +86,7 @@ func with(worker stack.Worker, objects ...metav1.Object) *run {
 		Tenant: stack.Tenant{Name: "a", Workers: []stack.Worker{worker}}, Cluster: &lab.Cluster{Client: client}, Namespace: "n",
 		Lab: &lab.Lab{Stack: &stack.Stack{Mock: "agent"}},
 	}
-	return &run{Tenant: tenant}
+	return &run{Tenant: tenant, patience: 2 * time.Second, longPatience: 2 * time.Second}
 }
 
 func pod(node, scheduler string) *corev1.Pod {

@@ -50,6 +50,7 @@ func controlPlane(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	wanted := []string{"konnectivity-server", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+	pods.Items = slices.DeleteFunc(pods.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	if len(pods.Items) != r.Replicas {
 		return "", failed(fmt.Sprintf("%d pods with the control plane", r.Replicas), []string{"kubectl -n tenants get pods (management cluster)"}, "%d", len(pods.Items))
 	}
@@ -121,15 +122,18 @@ func (r *run) throughTunnel(ctx context.Context, node string) error {
 	if len(list.Items) == 0 {
 		return failed("kube-proxy on "+node, []string{"kubectl -n kube-system get pods -o wide"}, "no pod of it")
 	}
-	pod := list.Items[0].Name
+	pod, program := list.Items[0].Name, "kube-proxy"
+	if command := list.Items[0].Spec.Containers[0].Command; len(command) > 0 {
+		program = command[0] // with its path
+	}
 	look := []string{"kubectl -n kube-system logs daemonset/konnectivity-agent", "kubectl -n tenants logs deploy/" + r.Name + " -c konnectivity-server (management cluster)"}
-	limited, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	said, err := r.Logs(limited, "kube-system", pod, "kube-proxy", 20)
 	if err != nil || said == "" {
 		return failed("the logs of "+pod+" through the tunnel", look, "%d bytes, %v", len(said), err)
 	}
-	said, err = r.Exec(limited, "kube-system", pod, "kube-proxy", "kube-proxy", "--version")
+	said, err = r.Exec(limited, "kube-system", pod, "kube-proxy", program, "--version")
 	if err != nil || !strings.Contains(said, r.KubernetesVersion) {
 		return failed("`kube-proxy --version` in "+pod+" to say "+r.KubernetesVersion+" through the tunnel", look, "%q, %v", said, err)
 	}
@@ -314,7 +318,7 @@ func (r *run) bystander(ctx context.Context, node string) (*corev1.Pod, error) {
 	if _, err := r.Create(ctx, pod); err != nil {
 		return nil, err
 	}
-	err := lab.Until(ctx, patience, "the pod", func(ctx context.Context) (string, error) {
+	err := lab.Until(ctx, r.patience, "the pod", func(ctx context.Context) (string, error) {
 		now, err := r.GetPod(ctx, pod.Name)
 		if err == nil && !lab.Ready(now) {
 			return lab.NotYet("%s", now.Status.Phase)
@@ -346,7 +350,7 @@ func (r *run) cannotReadStore(ctx context.Context) (int64, error) {
 		return 0, err
 	}
 	defer root.Close()
-	readable, err := count(ctx, store, own.Prefix)
+	readable, err := r.count(ctx, store, own.Prefix)
 	if err != nil || readable == 0 {
 		return 0, failed(r.Name+"'s certificate to read its own data at "+own.Prefix, nil, "%d keys, %v", readable, err)
 	}
@@ -358,10 +362,10 @@ func (r *run) cannotReadStore(ctx context.Context) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if there, err := count(ctx, root, theirs.Prefix); err != nil || there == 0 {
+		if there, err := r.count(ctx, root, theirs.Prefix); err != nil || there == 0 {
 			return 0, failed("data of "+other.Name+" at "+theirs.Prefix, nil, "%d keys, %v", there, err)
 		}
-		seen, err := count(ctx, store, theirs.Prefix)
+		seen, err := r.count(ctx, store, theirs.Prefix)
 		if !isPermissionDenied(err) {
 			return 0, failed("the etcd to deny "+r.Name+" the data of "+other.Name, []string{"etcdctl role get (in a pod of the etcd, management cluster)"}, "%d keys, %v", seen, err)
 		}
@@ -371,7 +375,7 @@ func (r *run) cannotReadStore(ctx context.Context) (int64, error) {
 
 // systemReady waits until all DaemonSets and Deployments of kube-system are.
 func (r *run) systemReady(ctx context.Context) error {
-	return lab.Until(ctx, longPatience, "the pods of kube-system", func(ctx context.Context) (string, error) {
+	return lab.Until(ctx, r.longPatience, "the pods of kube-system", func(ctx context.Context) (string, error) {
 		sets, err := r.Client.AppsV1().DaemonSets("kube-system").List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return "", err

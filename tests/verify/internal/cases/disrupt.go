@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/lab"
@@ -17,7 +19,7 @@ import (
 
 // tunnelDown is TC-10.
 func tunnelDown(ctx context.Context, r *run) (detail string, err error) {
-	_, card, err := r.freeCard(ctx)
+	card, err := r.freeCard(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +38,7 @@ func tunnelDown(ctx context.Context, r *run) (detail string, err error) {
 	}
 	defer func() { err = errors.Join(err, restore(context.WithoutCancel(ctx))) }()
 	// It is down when what only it carries does not come any more.
-	err = lab.Until(ctx, patience, "the tunnel to be down", func(ctx context.Context) (string, error) {
+	err = lab.Until(ctx, r.patience, "the tunnel to be down", func(ctx context.Context) (string, error) {
 		if err := r.throughTunnel(shortly(ctx), r.Workers[0].Node); err != nil {
 			return "", nil //nolint:nilerr // this is what is waited for
 		}
@@ -65,7 +67,7 @@ func tunnelDown(ctx context.Context, r *run) (detail string, err error) {
 		return "", err
 	}
 	var created *corev1.Pod
-	err = lab.Until(ctx, longPatience, "a GPU pod to be admitted again", func(ctx context.Context) (string, error) {
+	err = lab.Until(ctx, r.longPatience, "a GPU pod to be admitted again", func(ctx context.Context) (string, error) {
 		made, err := r.Create(ctx, r.Pod("tunnel-again", r.image, ask))
 		created = made
 		return "", err
@@ -79,7 +81,7 @@ func tunnelDown(ctx context.Context, r *run) (detail string, err error) {
 	if created.Spec.SchedulerName != lab.SchedulerName {
 		return "", r.failedPod(ctx, "the webhook to route the pod to "+lab.SchedulerName, created.Name, "it goes to %s", created.Spec.SchedulerName)
 	}
-	if _, err := r.running(ctx, longPatience, created.Name); err != nil {
+	if _, err := r.running(ctx, r.longPatience, created.Name); err != nil {
 		return "", err
 	}
 	return said + "; placed with the tunnel up again", r.DeletePods(ctx)
@@ -102,8 +104,12 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 	selector := map[string]string{"app": "survivor"}
 	pod := r.Pod("survivor", r.image, lab.Ask{})
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
-	if card := firstHealthy(worker); card.UUID != "" {
-		pod = r.Pod("survivor", r.image, lab.Ask{MemoryMiB: quarter(card.MemoryMiB), Cores: share})
+	used, err := r.Used(ctx)
+	if err != nil {
+		return "", err
+	}
+	if cards := unused(worker, used); len(cards) > 0 {
+		pod = r.Pod("survivor", r.image, lab.Ask{MemoryMiB: quarter(cards[0].MemoryMiB), Cores: min(share, cards[0].Cores), Card: cards[0].UUID})
 	}
 	pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: worker.Node}
 	one := int32(1)
@@ -121,12 +127,13 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 	if err := r.survivorRuns(ctx, worker.Node, time.Time{}); err != nil {
 		return "", err
 	}
-	restarted := time.Now()
 	if _, err := lab.Docker(ctx, "restart", worker.Container); err != nil {
 		return "", err
 	}
+	// From here: what the kubelet says while it is being stopped does not count.
+	restarted := time.Now()
 	look := []string{"docker logs " + worker.Container, "docker exec " + worker.Container + " journalctl -u kubelet"}
-	err = lab.Until(ctx, longPatience, "the node to be back", func(ctx context.Context) (string, error) {
+	err = lab.Until(ctx, r.longPatience, "the node to be back", func(ctx context.Context) (string, error) {
 		node, err := r.Node(ctx, worker.Node)
 		switch {
 		case err != nil:
@@ -153,11 +160,13 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	cardsBack := time.Since(restarted)
-	if err := r.systemReady(ctx); err != nil {
-		return "", failed("the pods of kube-system back", look, "%v", err)
-	}
 	if err := r.survivorRuns(ctx, worker.Node, restarted); err != nil {
 		return "", err
+	}
+	// Only now: until the kubelet has told of its pods, they are Ready as they
+	// were before.
+	if err := r.systemReady(ctx); err != nil {
+		return "", failed("the pods of kube-system back", look, "%v", err)
 	}
 	detail := fmt.Sprintf("%s: cards and address back after %.0f s, its Deployment's pod runs after %.0f s", worker.Node, cardsBack.Seconds(), time.Since(restarted).Seconds())
 	background := metav1.DeletePropagationForeground
@@ -165,15 +174,6 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	return detail, r.DeletePods(ctx)
-}
-
-func firstHealthy(worker stack.Worker) stack.Card {
-	for _, card := range worker.Cards {
-		if card.Healthy {
-			return card
-		}
-	}
-	return stack.Card{}
 }
 
 func heardSince(node *corev1.Node, when time.Time) bool {
@@ -187,7 +187,7 @@ func heardSince(node *corev1.Node, when time.Time) bool {
 // (UnexpectedAdmissionError) stays beside it as Failed.
 func (r *run) survivorRuns(ctx context.Context, node string, after time.Time) error {
 	last := ""
-	err := lab.Until(ctx, longPatience, "the Deployment's pod", func(ctx context.Context) (string, error) {
+	err := lab.Until(ctx, r.longPatience, "the Deployment's pod", func(ctx context.Context) (string, error) {
 		list, err := r.Client.CoreV1().Pods(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "app=survivor"})
 		if err != nil {
 			return "", err
@@ -235,22 +235,24 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 		return "", err
 	}
 	removed := time.Since(started)
-	if _, err := r.ControlPlane(ctx); err == nil {
-		return "", failed("no TenantControlPlane "+r.Name, nil, "it is still there")
+	if _, err := r.ControlPlane(ctx); !apierrors.IsNotFound(err) {
+		return "", failed("no TenantControlPlane "+r.Name, nil, "%s", cmp.Or(text(err), "it is still there"))
 	}
-	if _, err := lab.Docker(ctx, "container", "inspect", r.Workers[0].Container); err == nil {
-		return "", failed("no container "+r.Workers[0].Container, nil, "it is still there")
+	for _, worker := range r.Workers {
+		if there, err := lab.Containers(ctx, worker.Container); err != nil || there {
+			return "", failed("no container "+worker.Container, nil, "%s", cmp.Or(text(err), "it is still there"))
+		}
 	}
 	root, err := r.Lab.OpenStoreAsRoot(ctx, storage.DataStore)
 	if err != nil {
 		return "", err
 	}
 	defer root.Close()
-	if left, err := count(ctx, root, storage.Prefix); err != nil || left > 0 {
+	if left, err := r.count(ctx, root, storage.Prefix); err != nil || left > 0 {
 		return "", failed("no key below "+storage.Prefix+" in the etcd", nil, "%d, %v", left, err)
 	}
-	if _, err := root.UserGet(ctx, storage.User); err == nil {
-		return "", failed("no user "+storage.User+" in the etcd", nil, "it is still there")
+	if _, err := root.UserGet(ctx, storage.User); !isUserNotFound(err) {
+		return "", failed("no user "+storage.User+" in the etcd", nil, "%s", cmp.Or(text(err), "it is still there"))
 	}
 	started = time.Now()
 	if err := r.Lab.Stack.Up(ctx, ""); err != nil {

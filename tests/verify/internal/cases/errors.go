@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -21,8 +22,13 @@ func isDenied(err error) bool { return apierrors.IsUnauthorized(err) || apierror
 
 // answer puts "it was allowed" for no error.
 func answer(err error) string {
+	return cmp.Or(text(err), "they were accepted")
+}
+
+// text of an error; "" of none.
+func text(err error) string {
 	if err == nil {
-		return "they were accepted"
+		return ""
 	}
 	return err.Error()
 }
@@ -31,9 +37,13 @@ func isPermissionDenied(err error) bool {
 	return errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied)
 }
 
+func isUserNotFound(err error) bool {
+	return errors.Is(rpctypes.Error(err), rpctypes.ErrUserNotFound)
+}
+
 // count is the number of keys below a prefix.
-func count(ctx context.Context, store *lab.Store, prefix string) (int64, error) {
-	limited, cancel := context.WithTimeout(ctx, patience)
+func (r *run) count(ctx context.Context, store *lab.Store, prefix string) (int64, error) {
+	limited, cancel := context.WithTimeout(ctx, r.patience)
 	defer cancel()
 	answer, err := store.Get(limited, prefix, etcd.WithPrefix(), etcd.WithCountOnly())
 	if err != nil {

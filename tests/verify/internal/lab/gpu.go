@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -93,6 +94,17 @@ func (t *Tenant) DeletePods(ctx context.Context) error {
 		}
 		return "", err
 	})
+}
+
+// Clear deletes all that a case may have left in the run's namespace.
+func (t *Tenant) Clear(ctx context.Context) error {
+	background := metav1.DeletePropagationBackground
+	options, all := metav1.DeleteOptions{PropagationPolicy: &background}, metav1.ListOptions{}
+	return errors.Join(
+		t.Client.AppsV1().Deployments(t.Namespace).DeleteCollection(ctx, options, all),
+		t.Client.CoreV1().ResourceQuotas(t.Namespace).DeleteCollection(ctx, options, all),
+		t.DeletePods(ctx),
+	)
 }
 
 // Slice is a container's share of one card, as HAMi writes it onto a pod.

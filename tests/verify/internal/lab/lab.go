@@ -83,6 +83,9 @@ func open(kubeconfig []byte) (*Cluster, error) {
 		return nil, errors.New("it cannot be read") // client-go's words may quote it
 	}
 	config.QPS, config.Burst = 50, 100
+	// A paused node takes connections and answers nothing. Longer than a webhook
+	// may take, so that what the API server says of it is heard.
+	config.Timeout = time.Minute
 	return Reach(config)
 }
 
@@ -276,8 +279,8 @@ func Docker(ctx context.Context, arguments ...string) (string, error) {
 // tunnelTable is a table of packet filter rules that is this command's own.
 const tunnelTable = "gpu_tenants_verify"
 
-// CutTunnel lets a worker reach the tunnel's server no more. The konnectivity
-// agent there is told so at once, and tries again and again.
+// CutTunnel lets nothing of the tunnel pass a worker any more. Both ends are told
+// so at once, and the konnectivity agent tries again and again.
 func (t *Tenant) CutTunnel(ctx context.Context, worker stack.Worker) error {
 	plane, err := t.ControlPlane(ctx)
 	if err != nil {
@@ -292,16 +295,34 @@ func (t *Tenant) CutTunnel(ctx context.Context, worker stack.Worker) error {
 		return err
 	}
 	rules := fmt.Sprintf("add table inet %[1]s; flush table inet %[1]s; "+
-		"add chain inet %[1]s out { type filter hook output priority -10; }; "+
-		"add rule inet %[1]s out ip daddr %[2]s tcp dport %[3]d reject with tcp reset", tunnelTable, address.Addr(), port)
+		// Else the resets that the other two rules send would be caught too.
+		"add chain inet %[1]s cut; add rule inet %[1]s cut tcp flags & rst == rst accept; "+
+		"add rule inet %[1]s cut ip daddr %[2]s tcp dport %[3]d reject with tcp reset; "+
+		"add rule inet %[1]s cut ip saddr %[2]s tcp sport %[3]d reject with tcp reset", tunnelTable, address.Addr(), port)
+	// The agent is a pod, so the node forwards what it says; with Kamaji's
+	// hostNetwork it would be the node's own.
+	for _, hook := range []string{"forward", "output", "input"} {
+		rules += fmt.Sprintf("; add chain inet %[1]s %[2]s { type filter hook %[2]s priority -10; }; add rule inet %[1]s %[2]s jump cut", tunnelTable, hook)
+	}
 	_, err = Docker(ctx, "exec", worker.Container, "nft", rules)
 	return err
 }
 
 // RestoreTunnel undoes CutTunnel; it is no error when there is nothing to undo.
 func (t *Tenant) RestoreTunnel(ctx context.Context, worker stack.Worker) error {
+	// The rules went with the network of a container that does not run.
+	if running, err := Containers(ctx, worker.Container, "--filter", "status=running"); err != nil || !running {
+		return err
+	}
 	_, err := Docker(ctx, "exec", worker.Container, "nft", fmt.Sprintf("add table inet %[1]s; delete table inet %[1]s", tunnelTable))
 	return err
+}
+
+// Containers says whether there is a container of that name, for which Docker's
+// filters hold.
+func Containers(ctx context.Context, name string, filters ...string) (bool, error) {
+	said, err := Docker(ctx, append([]string{"ps", "--all", "--quiet", "--filter", "name=^/?" + name + "$"}, filters...)...)
+	return strings.TrimSpace(said) != "", err
 }
 
 // What Dial says of a port that took a connection, and of others.
@@ -316,12 +337,32 @@ const (
 // worker itself. It needs no image for that: the node container brings bash,
 // crictl and nsenter, whatever the pod is made of.
 func (t *Tenant) Dial(ctx context.Context, worker stack.Worker, pod *corev1.Pod, address string, port int) (string, error) {
+	namespace, name := "", ""
+	if pod != nil {
+		namespace, name = pod.Namespace, pod.Name
+	}
+	return dial(ctx, worker, namespace, name, address, port, "")
+}
+
+// DialThrough is Dial from the worker itself, which takes a node as the way to
+// the address. The route is for this one port, and goes with the question even
+// if nobody waits for the answer.
+func (t *Tenant) DialThrough(ctx context.Context, worker stack.Worker, gateway, address string, port int) (string, error) {
+	return dial(ctx, worker, "", "", address, port, gateway)
+}
+
+func dial(ctx context.Context, worker stack.Worker, namespace, name, address string, port int, gateway string) (string, error) {
 	const script = `
 enter=()
 if [ -n "$1" ]; then
   sandbox=$(crictl pods --quiet --no-trunc --namespace "$1" --name "^$2\$" --state Ready | head -n 1)
   [ -n "$sandbox" ] || { echo "no sandbox of $1/$2"; exit 1; }
   enter=(nsenter --net="$(crictl inspectp --output json "$sandbox" | jq -r '.info.runtimeSpec.linux.namespaces[] | select(.type == "network") | .path')")
+fi
+if [ -n "$5" ]; then
+  rule=(to "$3/32" ipproto tcp dport "$4" lookup 7001)
+  trap 'ip rule del "${rule[@]}"; ip route flush table 7001' EXIT
+  ip rule add "${rule[@]}" && ip route replace "$3/32" via "$5" table 7001 || { echo "no route by way of $5"; exit 1; }
 fi
 said=$("${enter[@]}" timeout 3 bash -c "exec 3<>/dev/tcp/$3/$4" 2>&1) && { echo open; exit; }
 case $? in 124) echo silent; exit ;; esac
@@ -330,10 +371,6 @@ case $said in
   *"No route"*|*unreachable*|*Unreachable*|*prohibited*) echo unreachable ;;
   *) echo "$said"; exit 1 ;;
 esac`
-	namespace, name := "", ""
-	if pod != nil {
-		namespace, name = pod.Namespace, pod.Name
-	}
-	said, err := Docker(ctx, "exec", worker.Container, "bash", "-c", script, "dial", namespace, name, address, fmt.Sprint(port))
+	said, err := Docker(ctx, "exec", worker.Container, "bash", "-c", script, "dial", namespace, name, address, fmt.Sprint(port), gateway)
 	return strings.TrimSpace(said), err
 }

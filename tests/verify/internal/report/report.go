@@ -68,12 +68,16 @@ func ResultOf(detail string, err error) Result {
 	switch {
 	case err == nil:
 		return Result{Status: Passed, Detail: detail}
+	case errors.As(err, &failure):
+		result := Result{Status: Failed, Expected: failure.Expected, Seen: failure.Seen, Look: failure.Look}
+		if all := err.Error(); all != failure.Error() { // what went wrong beside it
+			result.Look = append(slices.Clone(result.Look), all)
+		}
+		return result
 	case errors.As(err, &skip):
 		return Result{Status: Skipped, Detail: string(skip)}
 	case errors.As(err, &limit):
 		return Result{Status: Limited, Detail: string(limit)}
-	case errors.As(err, &failure):
-		return Result{Status: Failed, Expected: failure.Expected, Seen: failure.Seen, Look: failure.Look}
 	}
 	return Result{Status: Failed, Expected: "the case to run to its end", Seen: err.Error()}
 }
