@@ -30,8 +30,12 @@ var errFailed = errors.New("not everything is as it should be, see above")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	forget := context.AfterFunc(ctx, func() {
+		stop() // a second one ends this command as it ends any other
+		fmt.Fprintln(os.Stderr, "verify: interrupted, and taking away what it made; once more: leave that to the next run")
+	})
 	err := run(ctx, os.Args[1:], os.Stdout)
-	interrupted := ctx.Err() != nil
+	interrupted := !forget()
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "verify:", err)

@@ -42,6 +42,13 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestCheckPatience: without any, every case would fail.
+func TestCheckPatience(t *testing.T) {
+	if err := (Options{Patience: -time.Second}).Check(); err == nil || !strings.Contains(err.Error(), "-1s") {
+		t.Errorf("%v", err)
+	}
+}
+
 // TestChosen: every case is run by exactly one of the two rounds.
 func TestChosen(t *testing.T) {
 	quiet, loud := chosen(Options{}, false), chosen(Options{}, true)

@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
@@ -187,7 +189,10 @@ func isolated(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	keys, err := r.cannotReadStore(ctx)
-	return fmt.Sprintf("own nodes only; refused by the others' APIs; %d ports out of reach; %d own keys readable in etcd, no other's", probes, keys), err
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("own nodes only; refused by the others' APIs; %d ports out of reach; %d own keys readable in etcd, no other's", probes, keys), r.DeletePods(ctx)
 }
 
 // seesNothingOf compares what two API servers list.
@@ -236,11 +241,38 @@ func (r *run) strangerTo(ctx context.Context, other *lab.Tenant) error {
 	if _, err := other.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); err != nil {
 		return err
 	}
-	_, err = cluster.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if isDenied(err) {
-		return nil
+	if _, err = cluster.Client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{}); !isDenied(err) {
+		return failed(r.Name+"'s credentials refused (401 or 403) by "+other.Name+"'s API", nil, "%v", answer(err))
 	}
-	return failed(r.Name+"'s credentials refused (401 or 403) by "+other.Name+"'s API", nil, "%v", answer(err))
+	return r.strangersToken(ctx, other)
+}
+
+// strangersToken is the same with a token of a service account. What is asked is
+// who one is, so that a token that is accepted but may do nothing is noticed.
+func (r *run) strangersToken(ctx context.Context, other *lab.Tenant) error {
+	lifetime := int64(600)
+	token, err := r.Client.CoreV1().ServiceAccounts(r.Namespace).CreateToken(ctx, "default",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &lifetime}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	ask := func(of *lab.Tenant) error {
+		config := rest.AnonymousClientConfig(of.Config)
+		config.BearerToken = token.Status.Token
+		cluster, err := lab.Reach(config)
+		if err != nil {
+			return err
+		}
+		_, err = cluster.Client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		return err
+	}
+	if err := ask(r.Tenant); err != nil {
+		return failed("a service account's token of "+r.Name+" to be good there", nil, "%v", err)
+	}
+	if err := ask(other); !apierrors.IsUnauthorized(err) {
+		return failed("a service account's token of "+r.Name+" refused (401) by "+other.Name+"'s API", nil, "%v", answer(err))
+	}
+	return nil
 }
 
 // cannotReach tries, from inside a pod of the tenant, the ports of others that
@@ -278,7 +310,14 @@ func (r *run) cannotReach(ctx context.Context) (int, error) {
 		if other.Name == r.Name {
 			continue
 		}
+		door, err := r.doorOf(ctx, other)
+		if err != nil {
+			return 0, err
+		}
 		for _, theirs := range other.Workers {
+			if err := refuse("a node port of "+theirs.Node, theirs.Address, door); err != nil {
+				return 0, err
+			}
 			if said, err := other.Dial(ctx, theirs, nil, theirs.Address, kubelet); err != nil || said != lab.PortOpen {
 				return 0, failed("the kubelet of "+theirs.Node+" to answer on its own node", nil, "%s %v", said, err)
 			}
@@ -306,8 +345,94 @@ func (r *run) cannotReach(ctx context.Context) (int, error) {
 				return 0, err
 			}
 		}
+		behind, err := r.cannotPassThrough(ctx, worker, address.Address)
+		if err != nil {
+			return 0, err
+		}
+		count += behind
 	}
 	return count, nil
+}
+
+// doorOf opens a node port of another tenant, and sees it open on each of its
+// nodes from that node itself.
+func (r *run) doorOf(ctx context.Context, other *lab.Tenant) (int, error) {
+	if other.Namespace == "" {
+		return 0, failed("a namespace in "+other.Name+", for a node port that is to be out of reach", nil, "there is none; see its other cases")
+	}
+	door, err := other.OpenDoor(ctx)
+	if err != nil {
+		return 0, err
+	}
+	for _, theirs := range other.Workers {
+		// kube-proxy hears of it a moment later.
+		err := lab.Until(ctx, r.patience, "the node port", func(ctx context.Context) (string, error) {
+			said, err := other.Dial(ctx, theirs, nil, theirs.Address, door)
+			if err == nil && said != lab.PortOpen {
+				return lab.NotYet("%s", said)
+			}
+			return "", err
+		})
+		var timeout *lab.TimeoutError
+		if errors.As(err, &timeout) {
+			return 0, failed(fmt.Sprintf("the node port %d of %s to answer on its own node", door, theirs.Node), []string{"kubectl -n kube-system logs daemonset/kube-proxy"}, "%s", timeout.Seen)
+		} else if err != nil {
+			return 0, err
+		}
+	}
+	return door, nil
+}
+
+// cannotPassThrough tries to get at pods of the management cluster by way of its
+// node: at the etcd, and at the other tenants' API servers without their
+// addresses. It returns how many it tried.
+func (r *run) cannotPassThrough(ctx context.Context, worker stack.Worker, gateway string) (int, error) {
+	type target struct {
+		what, address string
+		port          int
+	}
+	storage, err := r.Storage(ctx)
+	if err != nil {
+		return 0, err
+	}
+	address, port, err := r.Lab.StoreAddress(ctx, storage.DataStore)
+	if err != nil {
+		return 0, err
+	}
+	targets := []target{{"the etcd under the tenants", address, port}}
+	for _, other := range r.Lab.Tenants {
+		if other.Name == r.Name {
+			continue
+		}
+		_, port, err := endpoint(other.Endpoint)
+		if err != nil {
+			return 0, err
+		}
+		pods, err := r.Lab.Management.Client.CoreV1().Pods(lab.TenantsNamespace).List(ctx, metav1.ListOptions{LabelSelector: "kamaji.clastix.io/name=" + other.Name})
+		if err != nil {
+			return 0, err
+		}
+		for _, pod := range pods.Items {
+			if lab.Ready(&pod) {
+				targets = append(targets, target{"the pod " + pod.Name, pod.Status.PodIP, port})
+			}
+		}
+	}
+	management := stack.Worker{Container: r.Lab.Stack.ManagementCluster.Node}
+	for _, target := range targets {
+		if said, err := r.Dial(ctx, management, nil, target.address, target.port); err != nil || said != lab.PortOpen {
+			return 0, failed(target.what+" to answer in the management cluster", nil, "%s %v", said, err)
+		}
+		said, err := r.DialThrough(ctx, worker, gateway, target.address, target.port)
+		if err != nil {
+			return 0, fmt.Errorf("%s %w", said, err)
+		}
+		if said == lab.PortOpen {
+			return 0, failed(target.what+" out of reach of "+r.Name+" by way of the management node",
+				[]string{"docker exec " + management.Container + " nft list table inet gpu_tenants"}, "%s:%d takes a connection", target.address, target.port)
+		}
+	}
+	return len(targets), nil
 }
 
 // bystander is a running pod without a card on a node.

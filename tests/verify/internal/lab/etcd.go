@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -125,15 +127,9 @@ func (l *Lab) openStore(ctx context.Context, dataStore string, certificate, key 
 	if err != nil {
 		return nil, err
 	}
-	endpoints, _, _ := unstructured.NestedStringSlice(object.Object, "spec", "endpoints")
-	if len(endpoints) == 0 {
-		return nil, fmt.Errorf("DataStore %s has no endpoints", dataStore)
-	}
-	// pod.service.namespace.svc...:port
-	host, port, _ := strings.Cut(endpoints[0], ":")
-	names := strings.Split(host, ".")
-	if len(names) < 3 {
-		return nil, fmt.Errorf("endpoint %s of DataStore %s does not name a pod", endpoints[0], dataStore)
+	at, err := member(object)
+	if err != nil {
+		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(authority) {
@@ -143,19 +139,56 @@ func (l *Lab) openStore(ctx context.Context, dataStore string, certificate, key 
 	if err != nil {
 		return nil, errors.New("the client certificate for the etcd cannot be read")
 	}
-	local, stop, err := l.Management.forward(ctx, names[2], names[0], port)
+	local, stop, err := l.Management.forward(ctx, at.namespace, at.pod, at.port)
 	if err != nil {
 		return nil, err
 	}
 	client, err := etcd.New(etcd.Config{
 		Endpoints: []string{"https://127.0.0.1:" + local}, DialTimeout: 10 * time.Second, Context: ctx, Logger: zap.NewNop(),
-		TLS: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: host, MinVersion: tls.VersionTLS12},
+		TLS: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, ServerName: at.host, MinVersion: tls.VersionTLS12},
 	})
 	if err != nil {
 		stop()
 		return nil, err
 	}
 	return &Store{Client: client, stop: stop}, nil
+}
+
+// place is where a member of the etcd is.
+type place struct{ host, namespace, pod, port string }
+
+// member is the first that a DataStore names.
+func member(dataStore *unstructured.Unstructured) (place, error) {
+	endpoints, _, _ := unstructured.NestedStringSlice(dataStore.Object, "spec", "endpoints")
+	if len(endpoints) == 0 {
+		return place{}, fmt.Errorf("DataStore %s has no endpoints", dataStore.GetName())
+	}
+	// pod.service.namespace.svc...:port
+	host, port, _ := strings.Cut(endpoints[0], ":")
+	names := strings.Split(host, ".")
+	if len(names) < 3 || port == "" || net.ParseIP(host) != nil {
+		return place{}, fmt.Errorf("endpoint %s of DataStore %s does not name a pod and a port", endpoints[0], dataStore.GetName())
+	}
+	return place{host: host, namespace: names[2], pod: names[0], port: port}, nil
+}
+
+// StoreAddress is the address of a member of the etcd in the management
+// cluster's pod network.
+func (l *Lab) StoreAddress(ctx context.Context, dataStore string) (address string, port int, err error) {
+	object, err := l.dataStore(ctx, dataStore)
+	if err != nil {
+		return "", 0, err
+	}
+	at, err := member(object)
+	if err != nil {
+		return "", 0, err
+	}
+	pod, err := l.Management.Client.CoreV1().Pods(at.namespace).Get(ctx, at.pod, metav1.GetOptions{})
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(at.port)
+	return pod.Status.PodIP, port, err
 }
 
 // forward makes a port of a pod one of this machine's.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -105,6 +106,36 @@ func (t *Tenant) Clear(ctx context.Context) error {
 		t.Client.CoreV1().ResourceQuotas(t.Namespace).DeleteCollection(ctx, options, all),
 		t.DeletePods(ctx),
 	)
+}
+
+// OpenDoor opens a port on every node of the tenant, as any Service of type
+// NodePort does. Behind it is CoreDNS, which every tenant runs and which needs no
+// image that is not there.
+func (t *Tenant) OpenDoor(ctx context.Context) (int, error) {
+	list, err := t.Client.CoreV1().Pods("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
+	if err != nil {
+		return 0, err
+	}
+	at := slices.IndexFunc(list.Items, func(p corev1.Pod) bool { return Ready(&p) })
+	if at < 0 {
+		return 0, fmt.Errorf("%s: no pod of CoreDNS is ready", t.Name)
+	}
+	const dns = 53
+	service, err := t.Client.CoreV1().Services(t.Namespace).Create(ctx, &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "door-"},
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: dns}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return 0, err
+	}
+	port, name, protocol := int32(dns), "", corev1.ProtocolTCP
+	_, err = t.Client.DiscoveryV1().EndpointSlices(t.Namespace).Create(ctx, &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: service.Name, Labels: map[string]string{discoveryv1.LabelServiceName: service.Name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{list.Items[at].Status.PodIP}}},
+		Ports:       []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
+	}, metav1.CreateOptions{})
+	return int(service.Spec.Ports[0].NodePort), err
 }
 
 // Slice is a container's share of one card, as HAMi writes it onto a pod.

@@ -186,7 +186,9 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 			return context.Cause(ctx)
 		case errors.Is(err, errNotYet):
 			seen = now
-		case limited.Err() == nil:
+		case limited.Err() == nil && !strings.Contains(err.Error(), "context deadline"):
+			// The latter tells of the wait's own end: client-go does not even ask
+			// when the time left is too short.
 			seen = err.Error()
 		}
 		select {

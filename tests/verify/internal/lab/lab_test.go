@@ -114,6 +114,16 @@ func TestUntil(t *testing.T) {
 	if !errors.As(err, &timeout) || timeout.Seen != "connection refused" {
 		t.Errorf("an API server that is away: %v", err)
 	}
+	asked = 0
+	err = Until(t.Context(), 700*time.Millisecond, "it", func(context.Context) (string, error) {
+		if asked++; asked == 1 {
+			return "", errors.New("no such account")
+		}
+		return "", errors.New("client rate limiter Wait returned an error: rate: Wait(n=1) would exceed context deadline")
+	})
+	if !errors.As(err, &timeout) || timeout.Seen != "no such account" {
+		t.Errorf("the end of the wait hides what was seen: %v", err)
+	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("interrupted")
 	cancel(reason)
