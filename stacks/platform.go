@@ -11,7 +11,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/pulumi/pulumi-command/sdk/go/command"
 	"github.com/pulumi/pulumi-docker/sdk/v4/go/docker"
@@ -29,7 +28,7 @@ import (
 type Machine interface {
 	Observe(ctx context.Context, names host.Names) (*host.Observed, error)
 	Preflight(ctx context.Context, o *host.Observed, r host.Requirements) []host.Fault
-	Wake(ctx context.Context, o *host.Observed) error
+	Wake(ctx context.Context, o *host.Observed, say func(string)) error
 }
 
 // Platform makes a whole stack. Up to the first resource it decides and checks;
@@ -55,23 +54,12 @@ func Platform(ctx *pulumi.Context, cfg *config.Config, machine Machine) error {
 			return err
 		}
 	}
-	if err := wake(ctx, machine, observed); err != nil {
+	// No change to any resource, and a preview needs it too: it reads the tenants'
+	// kubeconfigs in the management cluster.
+	if err := machine.Wake(ctx.Context(), observed, func(text string) { _ = ctx.Log.Info(text, nil) }); err != nil {
 		return err
 	}
 	return compose(ctx, plan)
-}
-
-// wake starts what was stopped, which is no change to any resource. A preview
-// needs it too: it reads the tenants' kubeconfigs in the management cluster.
-func wake(ctx *pulumi.Context, machine Machine, observed *host.Observed) error {
-	asleep := strings.Join(observed.Asleep(), ", ")
-	if asleep == "" {
-		return nil
-	}
-	if err := ctx.Log.Info("starting what was stopped: "+asleep, nil); err != nil {
-		return err
-	}
-	return machine.Wake(ctx.Context(), observed)
 }
 
 // preflight reports what the host lacks: an error, or warnings where the

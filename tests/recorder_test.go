@@ -159,7 +159,7 @@ func (m machine) Observe(_ context.Context, names host.Names) (*host.Observed, e
 	return &observed, nil
 }
 
-func (m machine) Wake(context.Context, *host.Observed) error {
+func (m machine) Wake(context.Context, *host.Observed, func(string)) error {
 	if m.woken != nil {
 		*m.woken++
 	}

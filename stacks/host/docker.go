@@ -283,9 +283,12 @@ func (n *dockerNetwork) bridge() string {
 
 // dockerContainer is the part of `docker container inspect` that is used.
 type dockerContainer struct {
-	ID              string `json:"Id"`
-	Name            string
-	State           struct{ Status string }
+	ID    string `json:"Id"`
+	Name  string
+	State struct {
+		Status    string
+		StartedAt time.Time
+	}
 	Config          struct{ Labels map[string]string }
 	NetworkSettings struct {
 		Networks map[string]struct {
@@ -303,6 +306,7 @@ func (c *dockerContainer) node(network, networkID string) Node {
 		ID:          c.ID,
 		State:       c.State.Status,
 		Running:     c.State.Status == "running",
+		Started:     c.State.StartedAt,
 		Labels:      c.Config.Labels,
 		Incarnation: c.Config.Labels[LabelIncarnation],
 	}

@@ -10,6 +10,7 @@ package host
 import (
 	"context"
 	"net/netip"
+	"time"
 )
 
 // Labels on everything in Docker that belongs to a stack. The kind node is the
@@ -80,6 +81,8 @@ type Node struct {
 	// restarting container, which Docker calls running as well, serves nobody.
 	State   string
 	Running bool
+	// Started is when it last was; zero when it never was.
+	Started time.Time
 	// IPv4 on the stack's network: the address it has, or, while stopped, the
 	// one it is configured to have. Zero when there is neither.
 	IPv4        netip.Addr

@@ -110,14 +110,7 @@ func (c *cluster) startProcesses(ctx, background context.Context) error {
 		return err
 	}
 	c.processes = append(c.processes, server)
-	err = server.answers(ctx, func(ctx context.Context) error {
-		answer, err := c.client.open(ctx, http.MethodGet, "/readyz", plainJSON, nil)
-		if err != nil {
-			return err
-		}
-		return answer.Close()
-	})
-	if err != nil {
+	if err := server.answers(ctx, c.serves); err != nil {
 		return err
 	}
 	manager, err := begin(c.folder(), "kube-controller-manager", c.set.binaries.ControllerManager,
@@ -132,6 +125,15 @@ func (c *cluster) startProcesses(ctx, background context.Context) error {
 	}
 	control(background, c, c.cache)
 	return nil
+}
+
+// serves asks the API server whether it is ready.
+func (c *cluster) serves(ctx context.Context) error {
+	answer, err := c.client.open(ctx, http.MethodGet, "/readyz", plainJSON, nil)
+	if err != nil {
+		return err
+	}
+	return answer.Close()
 }
 
 // furnish makes what kubeadm makes of what is looked at.

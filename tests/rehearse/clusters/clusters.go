@@ -329,6 +329,15 @@ func (s *Set) Join(ctx context.Context, join seam.Join) ([]byte, error) {
 	return c.CA.kubeconfig(c.server(), kubelet)
 }
 
+// Serves asks the API server at an endpoint whether it is ready.
+func (s *Set) Serves(ctx context.Context, endpoint string) error {
+	c, err := s.at(endpoint)
+	if err != nil {
+		return err
+	}
+	return c.serves(ctx)
+}
+
 // NodeGone has a node's kubelet fall silent.
 func (s *Set) NodeGone(_ context.Context, endpoint, node string) error {
 	return s.setSilent(endpoint, node, true)

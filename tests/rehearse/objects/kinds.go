@@ -85,8 +85,11 @@ func (c *cluster) kindOf(apiVersion, kind string) (Kind, error) {
 
 // resource finds a kind by what people call it: pod, pods, Pod, pods.v1.
 func (c *cluster) resource(name string) (Kind, error) {
-	lower := strings.ToLower(name)
+	lower, group, hasGroup := strings.Cut(strings.ToLower(name), ".")
 	for _, known := range c.kinds() {
+		if hasGroup && !strings.HasPrefix(known.APIVersion, group+"/") {
+			continue
+		}
 		if lower == known.Plural || lower == strings.ToLower(known.Kind) {
 			return known, nil
 		}

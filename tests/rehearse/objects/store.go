@@ -212,6 +212,14 @@ func (s *Store) unreachable(c *cluster) bool {
 	return c.Stopped || host != nil && s.unreachable(host)
 }
 
+// Serves says whether there is an API server at an endpoint that can be reached.
+func (s *Store) Serves(_ context.Context, endpoint string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, err := s.at(endpoint)
+	return err
+}
+
 // NodeGone makes a Node NotReady, NodeBack Ready again.
 func (s *Store) NodeGone(_ context.Context, endpoint, node string) error {
 	return s.nodeIs(endpoint, node, true)

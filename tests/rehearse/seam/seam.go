@@ -24,6 +24,8 @@ type Clusters interface {
 	// says no more. NodeBack tells that it runs again.
 	NodeGone(ctx context.Context, endpoint, node string) error
 	NodeBack(ctx context.Context, endpoint, node string) error
+	// Serves asks the API server at an endpoint, host:port, whether it is ready.
+	Serves(ctx context.Context, endpoint string) error
 	// ImageLoaded tells that a node can run an image that is in no registry.
 	ImageLoaded(ctx context.Context, endpoint, node, image string) error
 	// Kubectl is the path of the command that nodes have by that name; "" when

@@ -42,7 +42,7 @@ type commandServer struct {
 }
 
 // nodeCommands are those that a node image has and this machine plays.
-var nodeCommands = []string{"kubectl", "kubeadm", "crictl", "ctr", "journalctl", "nft", "systemctl"}
+var nodeCommands = []string{"kubectl", "kubeadm", "crictl", "ctr", "curl", "journalctl", "nft", "systemctl"}
 
 func serveCommands(w *World, bin string) (*commandServer, error) {
 	// A socket's path can be 107 bytes long, a world's folder longer.

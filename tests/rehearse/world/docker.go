@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
@@ -98,7 +99,7 @@ func (w *World) nameOf(name string) string {
 func (w *World) run(args []string) seam.Reply {
 	switches := []string{"--detach", "--privileged", "--tty", "--init=false"}
 	values := []string{"--name", "--hostname", "--security-opt", "--cgroups", "--cgroupns", "--tmpfs", "--volume", "--network", "--ip", "--restart", "--label", "--env"}
-	made := &Container{Labels: map[string]string{}, Running: true}
+	made := &Container{Labels: map[string]string{}, Running: true, Started: time.Now().UTC()}
 	var network, address string
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -314,7 +315,7 @@ func (w *World) describeContainer(name string) any {
 		state, address = "exited", ""
 	}
 	return map[string]any{
-		"Id": there.ID, "Name": "/" + there.Name, "State": map[string]any{"Status": state, "Running": there.Running},
+		"Id": there.ID, "Name": "/" + there.Name, "State": map[string]any{"Status": state, "Running": there.Running, "StartedAt": there.Started},
 		"Config": map[string]any{"Labels": maps.Clone(there.Labels), "Image": there.Image, "Hostname": there.Hostname},
 		"NetworkSettings": map[string]any{"Networks": map[string]any{networkName: map[string]any{
 			"NetworkID": there.Network, "IPAddress": address, "IPAMConfig": map[string]any{"IPv4Address": there.Address},

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
@@ -79,7 +80,7 @@ func (w *World) createCluster(ctx context.Context, name string, image []string, 
 	}
 	node := name + "-control-plane"
 	made := &Container{
-		Name: node, Hostname: node, Image: image[0], Running: true, Cluster: name,
+		Name: node, Hostname: node, Image: image[0], Running: true, Started: time.Now().UTC(), Cluster: name,
 		Labels: map[string]string{kindLabel: name, "io.x-k8s.kind.role": "control-plane"},
 	}
 	network := r.Env["KIND_EXPERIMENTAL_DOCKER_NETWORK"]

@@ -95,6 +95,8 @@ func (w *World) inNode(ctx context.Context, node string, r Request) seam.Reply {
 		return w.kubeadm(ctx, there, r)
 	case "crictl":
 		return seam.Said("{}\n")
+	case "curl":
+		return w.curl(ctx, r)
 	case "journalctl":
 		return seam.Said("(a stand-in's kubelet says nothing)\n")
 	case "ctr":
@@ -105,6 +107,19 @@ func (w *World) inNode(ctx context.Context, node string, r Request) seam.Reply {
 		return w.systemctl(there, r)
 	}
 	return w.notKnown(r.line())
+}
+
+// curl asks an API server whether it is ready, and knows no other address.
+func (w *World) curl(ctx context.Context, r Request) seam.Reply {
+	endpoint, asksReady := strings.CutSuffix(r.Args[len(r.Args)-1], "/readyz")
+	endpoint, isTLS := strings.CutPrefix(endpoint, "https://")
+	if !asksReady || !isTLS {
+		return w.notKnown(r.line())
+	}
+	if err := w.clusters.Serves(ctx, endpoint); err != nil {
+		return seam.Failed(7, "curl: (7) "+err.Error())
+	}
+	return seam.Said("ok")
 }
 
 // nft checks no more of rules than that they are there and about a table.

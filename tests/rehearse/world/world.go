@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
@@ -45,6 +46,7 @@ type Container struct {
 	Network  string            `json:"network"` // its ID
 	Address  string            `json:"address"`
 	Running  bool              `json:"running"`
+	Started  time.Time         `json:"started"` // when it last was
 	// Cluster is kind's name of the cluster whose node this is; "": none.
 	Cluster string `json:"cluster,omitempty"`
 	// Joined is the endpoint of the API server that its kubelet speaks to.
@@ -356,6 +358,9 @@ func (w *World) setRunning(ctx context.Context, name string, running bool) error
 		return nil
 	}
 	there.Running = running
+	if running {
+		there.Started = time.Now().UTC()
+	}
 	w.journal.Put("container", name, there)
 	changed := *there
 	w.mu.Unlock()
