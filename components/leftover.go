@@ -83,27 +83,40 @@ func removeNetwork(ctx context.Context, network string, labels Labels) error {
 }
 
 // forgetLeftoverRelease returns an option that, right before a release is
-// created, drops Helm's record of one of the same name, which a run left that
-// was killed while it installed: Helm refuses a name that is in use, even by a
-// half-made release. Without the record it installs over the objects, which it
-// knows by their labels to be this release's.
+// created or updated, drops Helm's records of what a run began that was killed
+// meanwhile. Helm refuses to install under a name that is in use, even by a
+// half-made release, and to upgrade while "another operation is in progress",
+// which it takes an unfinished record for
+// (https://github.com/helm/helm/issues/8987). Without them it installs over the
+// objects, which it knows by their labels to be this release's, or upgrades from
+// the last revision that came to an end. State lets one run at a time begin
+// anything, so no record found here is of something that still goes on.
 func forgetLeftoverRelease(ctx *pulumi.Context, hookName string, args releaseArgs) (pulumi.ResourceOption, error) {
 	text, err := script("release-leftover.sh")
 	if err != nil {
 		return nil, err
 	}
-	hook, err := ctx.RegisterResourceHook(hookName, func(*pulumi.ResourceHookArgs) error {
-		bounded, cancel := context.WithTimeout(ctx.Context(), 2*time.Minute)
-		defer cancel()
-		forget := exec.CommandContext(bounded, "bash", "-euo", "pipefail", "-c", text)
-		forget.Env = append(os.Environ(), "MANAGEMENT_NODE="+args.ManagementNode, "TENANT="+args.Tenant, "NAMESPACE="+args.Namespace, "RELEASE="+args.Name)
-		if output, err := forget.CombinedOutput(); err != nil {
-			return fmt.Errorf("looking for what a killed run left of release %s: %w\n%s", args.Name, err, strings.TrimSpace(string(output)))
-		}
-		return nil
-	}, nil)
+	forget := func(which string) (*pulumi.ResourceHook, error) {
+		return ctx.RegisterResourceHook(hookName+"-"+which, func(*pulumi.ResourceHookArgs) error {
+			bounded, cancel := context.WithTimeout(ctx.Context(), 2*time.Minute)
+			defer cancel()
+			command := exec.CommandContext(bounded, "bash", "-euo", "pipefail", "-c", text)
+			command.Env = append(os.Environ(), "MANAGEMENT_NODE="+args.ManagementNode, "TENANT="+args.Tenant, "NAMESPACE="+args.Namespace, "RELEASE="+args.Name, "WHICH="+which)
+			if output, err := command.CombinedOutput(); err != nil {
+				return fmt.Errorf("looking for what a killed run left of release %s: %w\n%s", args.Name, err, strings.TrimSpace(string(output)))
+			}
+			return nil
+		}, nil)
+	}
+	all, err := forget("all")
 	if err != nil {
 		return nil, err
 	}
-	return pulumi.ResourceHooks(&pulumi.ResourceHookBinding{BeforeCreate: []*pulumi.ResourceHook{hook}}), nil
+	pending, err := forget("pending")
+	if err != nil {
+		return nil, err
+	}
+	return pulumi.ResourceHooks(&pulumi.ResourceHookBinding{
+		BeforeCreate: []*pulumi.ResourceHook{all}, BeforeUpdate: []*pulumi.ResourceHook{pending},
+	}), nil
 }

@@ -66,22 +66,30 @@ func TestRemoveNetwork(t *testing.T) {
 	}
 }
 
-// Only Helm's own record of this one release goes, in the right cluster.
+// Only Helm's own records of this one release go, in the right cluster; before
+// an update only those of what never ended.
 func TestReleaseLeftoverScript(t *testing.T) {
-	for name, tenant := range map[string]string{"management cluster": "", "tenant": "tenant-a"} {
-		t.Run(name, func(t *testing.T) {
-			m := newMachine(t)
-			m.containers[managementNode] = &container{running: true}
-			m.kubectl = func(asked string, args []string, _ string) reply {
-				want := []string{"--namespace", "kube-system", "delete", "secret", "--ignore-not-found", "--selector", "owner=helm,name=hami"}
-				if asked != tenant || !slices.Equal(args, want) {
-					t.Errorf("%q of tenant %q is asked for, want %q of %q", args, asked, want, tenant)
+	for which, selector := range map[string]string{
+		"all":     "owner=helm,name=hami",
+		"pending": "owner=helm,name=hami,status in (pending-install,pending-upgrade,pending-rollback)",
+	} {
+		for name, tenant := range map[string]string{"management cluster": "", "tenant": "tenant-a"} {
+			t.Run(which+", "+name, func(t *testing.T) {
+				m := newMachine(t)
+				m.containers[managementNode] = &container{running: true}
+				m.kubectl = func(asked string, args []string, _ string) reply {
+					want := []string{"--namespace", "kube-system", "delete", "secret", "--ignore-not-found", "--selector", selector}
+					if asked != tenant || !slices.Equal(args, want) {
+						t.Errorf("%q of tenant %q is asked for, want %q of %q", args, asked, want, tenant)
+					}
+					return reply{stdout: "No resources found\n"}
 				}
-				return reply{stdout: "No resources found\n"}
-			}
-			got := m.run("release-leftover.sh", map[string]string{"MANAGEMENT_NODE": managementNode, "TENANT": tenant, "NAMESPACE": "kube-system", "RELEASE": "hami"})
-			m.wantSuccess(got, "No resources found\n")
-			m.wantCounts(map[string]int{"delete secret": 1})
-		})
+				got := m.run("release-leftover.sh", map[string]string{
+					"MANAGEMENT_NODE": managementNode, "TENANT": tenant, "NAMESPACE": "kube-system", "RELEASE": "hami", "WHICH": which,
+				})
+				m.wantSuccess(got, "No resources found\n")
+				m.wantCounts(map[string]int{"delete secret": 1})
+			})
+		}
 	}
 }
