@@ -233,7 +233,15 @@ func controlPlaneSpec(args *TenantPlaneArgs) (map[string]any, error) {
 		"addons": map[string]any{
 			"coreDNS":      map[string]any{},
 			"kubeProxy":    map[string]any{},
-			"konnectivity": map[string]any{"server": map[string]any{"port": 8132}, "agent": map[string]any{}},
+			// A connection whose end only one side noticed leaves the agent
+			// believing that it is connected, until it says something: by default
+			// after an hour, in which no GPU pod is admitted. The server throws out
+			// agents that ask more often than every 30 s
+			// (https://github.com/kubernetes-sigs/apiserver-network-proxy/blob/v0.34.0/cmd/server/app/server.go#L403).
+			"konnectivity": map[string]any{
+				"server": map[string]any{"port": 8132, "extraArgs": []any{"--keepalive-time=30s"}},
+				"agent":  map[string]any{"extraArgs": []any{"--keepalive-time=40s"}},
+			},
 		},
 	}, nil
 }
