@@ -28,9 +28,8 @@ func placed(ctx context.Context, r *run) (string, error) {
 	if err != nil {
 		return "", failed("a GPU pod to be admitted", []string{"kubectl get mutatingwebhookconfigurations -o yaml", "kubectl -n kube-system logs daemonset/konnectivity-agent"}, "%v", err)
 	}
-	// The webhook's doing, and so the proof of the way through the tunnel.
-	if created.Spec.SchedulerName != lab.SchedulerName {
-		return "", r.failedPod(ctx, "the webhook to route the pod to "+lab.SchedulerName, created.Name, "it goes to %s", created.Spec.SchedulerName)
+	if err := r.routed(ctx, created); err != nil {
+		return "", err
 	}
 	pods, err := r.running(ctx, r.patience, created.Name)
 	if err != nil {
@@ -75,7 +74,7 @@ func quarter(memory int64) int64 {
 // inventory is TC-04.
 func inventory(ctx context.Context, r *run) (string, error) {
 	if !r.HasCards() {
-		return "", report.Skip("the tenant has no cards")
+		return "", skipCardless
 	}
 	var seen []string
 	for _, worker := range r.Workers {
@@ -191,7 +190,7 @@ func coresExhausted(ctx context.Context, r *run) (string, error) {
 // memoryExceeded is TC-07.
 func memoryExceeded(ctx context.Context, r *run) (string, error) {
 	if !r.HasCards() {
-		return "", report.Skip("the tenant has no cards")
+		return "", skipCardless
 	}
 	used, err := r.Used(ctx)
 	if err != nil {
@@ -219,7 +218,7 @@ func memoryExceeded(ctx context.Context, r *run) (string, error) {
 // manyAtOnce is TC-09.
 func manyAtOnce(ctx context.Context, r *run) (string, error) {
 	if !r.HasCards() {
-		return "", report.Skip("the tenant has no cards")
+		return "", skipCardless
 	}
 	used, err := r.Used(ctx)
 	if err != nil {
@@ -285,8 +284,7 @@ func (r *run) unlocked(ctx context.Context, name string) error {
 		}
 		return "", err
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return failed("no lock left on "+name, []string{"kubectl get node " + name + " -o yaml"}, "%s", timeout.Seen)
 	}
 	return err
@@ -364,8 +362,7 @@ func (r *run) overQuota(ctx context.Context, what string, ask lab.Ask) error {
 		}
 		return "", err
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return failed("a refusal that names the quota", []string{"kubectl -n " + r.Namespace + " describe resourcequota gpu"}, "%s", timeout.Seen)
 	}
 	return err

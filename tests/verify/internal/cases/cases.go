@@ -207,6 +207,15 @@ func (r *run) failedPod(ctx context.Context, expected, pod, seen string, argumen
 	return failed(expected, append(look, r.SchedulerSays(ctx, pod)...), seen, arguments...)
 }
 
+// routed says whether the webhook has handed a pod to HAMi's scheduler, which
+// proves the way through the tunnel.
+func (r *run) routed(ctx context.Context, pod *corev1.Pod) error {
+	if pod.Spec.SchedulerName != lab.SchedulerName {
+		return r.failedPod(ctx, "the webhook to route the pod to "+lab.SchedulerName, pod.Name, "it goes to %s", pod.Spec.SchedulerName)
+	}
+	return nil
+}
+
 // running waits until pods are Running and bound by HAMi, and returns them.
 func (r *run) running(ctx context.Context, limit time.Duration, names ...string) ([]*corev1.Pod, error) {
 	pods := make([]*corev1.Pod, len(names))
@@ -226,8 +235,7 @@ func (r *run) running(ctx context.Context, limit time.Duration, names ...string)
 		}
 		return "", nil
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return nil, r.failedPod(ctx, expected, worst, "%s", timeout.Seen)
 	}
 	return pods, err
@@ -257,9 +265,9 @@ func (r *run) refused(ctx context.Context, pod, reason string) (string, error) {
 		}
 		return lab.NotYet("%s with %d events", now.Status.Phase, len(events))
 	})
-	var timeout *lab.TimeoutError
+	timeout, late := errors.AsType[*lab.TimeoutError](err)
 	switch {
-	case errors.As(err, &timeout):
+	case late:
 		return "", r.failedPod(ctx, expected, pod, "%s", timeout.Seen)
 	case err != nil:
 		return "", err
@@ -281,10 +289,15 @@ func allocated(pod *corev1.Pod) string {
 	return strings.Join(all, "; ")
 }
 
+// others are the stack's other tenants.
+func (r *run) others() []*lab.Tenant {
+	return slices.DeleteFunc(slices.Clone(r.Lab.Tenants), func(t *lab.Tenant) bool { return t.Name == r.Name })
+}
+
 // freeCard is a card to try things on.
 func (r *run) freeCard(ctx context.Context) (stack.Card, error) {
 	if !r.HasCards() {
-		return stack.Card{}, report.Skip("the tenant has no cards")
+		return stack.Card{}, skipCardless
 	}
 	_, card, err := r.FreeCard(ctx)
 	if err == nil && card.UUID == "" {

@@ -7,7 +7,9 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -173,10 +175,7 @@ func isolated(ctx context.Context, r *run) (string, error) {
 	if len(r.Lab.Tenants) < 2 {
 		return "", skipAlone
 	}
-	for _, other := range r.Lab.Tenants {
-		if other.Name == r.Name {
-			continue
-		}
+	for _, other := range r.others() {
 		if err := r.seesNothingOf(ctx, other); err != nil {
 			return "", err
 		}
@@ -275,8 +274,19 @@ func (r *run) strangersToken(ctx context.Context, other *lab.Tenant) error {
 	return nil
 }
 
-// cannotReach tries, from inside a pod of the tenant, the ports of others that
-// are none of its business, each of which is known to be open to its own side.
+// foreignPort is a port that is none of a tenant's business.
+type foreignPort struct {
+	what, address string
+	port          int
+	// own is a node from which it is known to be open.
+	own stack.Worker
+	// gateway is the node through which a route to the address is laid; "" for
+	// one that is routed anyway.
+	gateway string
+}
+
+// cannotReach tries the ports of others from inside a pod of the tenant and from
+// its worker, and returns how many ways it tried.
 func (r *run) cannotReach(ctx context.Context) (int, error) {
 	worker := r.Workers[0]
 	pod, err := r.bystander(ctx, worker.Node)
@@ -290,68 +300,117 @@ func (r *run) cannotReach(ctx context.Context) (int, error) {
 	if said, err := r.Dial(ctx, worker, pod, host, port); err != nil || said != lab.PortOpen {
 		return 0, failed("a pod that reaches its own API server at "+r.Endpoint, nil, "%s %v", said, err)
 	}
-	count := 0
-	refuse := func(what, address string, port int) error {
-		for from, pod := range map[string]*corev1.Pod{"a pod": pod, "a worker": nil} {
-			said, err := r.Dial(ctx, worker, pod, address, port)
-			if err != nil {
-				return err
-			}
-			if said == lab.PortOpen {
-				return failed(fmt.Sprintf("%s out of reach of %s of %s", what, from, r.Name),
-					[]string{"docker exec " + worker.Container + " nft list table inet gpu_tenants (and on the other side)"}, "%s:%d takes a connection", address, port)
-			}
-			count++
-		}
-		return nil
-	}
-	const kubelet, proxyHealth, apiServer, etcd = 10250, 10256, 6443, 2379
-	for _, other := range r.Lab.Tenants {
-		if other.Name == r.Name {
-			continue
-		}
-		door, err := r.doorOf(ctx, other)
-		if err != nil {
-			return 0, err
-		}
-		for _, theirs := range other.Workers {
-			if err := refuse("a node port of "+theirs.Node, theirs.Address, door); err != nil {
-				return 0, err
-			}
-			if said, err := other.Dial(ctx, theirs, nil, theirs.Address, kubelet); err != nil || said != lab.PortOpen {
-				return 0, failed("the kubelet of "+theirs.Node+" to answer on its own node", nil, "%s %v", said, err)
-			}
-			for what, port := range map[string]int{"the kubelet": kubelet, "kube-proxy": proxyHealth} {
-				if err := refuse(what+" of "+theirs.Node, theirs.Address, port); err != nil {
-					return 0, err
-				}
-			}
-		}
-	}
-	management := r.Lab.Stack.ManagementCluster.Node
-	node, err := r.Lab.Management.Client.CoreV1().Nodes().Get(ctx, management, metav1.GetOptions{})
+	ports, err := r.foreignPorts(ctx)
 	if err != nil {
 		return 0, err
+	}
+	// What keeps silent is waited for, so they are tried side by side.
+	var tried atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(8)
+	for _, port := range ports {
+		group.Go(func() error {
+			if said, err := r.Dial(ctx, port.own, nil, port.address, port.port); err != nil || said != lab.PortOpen {
+				return failed(port.what+" to answer on its own side", nil, "%s %v", said, err)
+			}
+			ways := map[string]func() (string, error){
+				"a pod":    func() (string, error) { return r.Dial(ctx, worker, pod, port.address, port.port) },
+				"a worker": func() (string, error) { return r.Dial(ctx, worker, nil, port.address, port.port) },
+			}
+			if port.gateway != "" {
+				ways = map[string]func() (string, error){
+					"a worker, through the management node,": func() (string, error) {
+						return r.DialThrough(ctx, worker, port.gateway, port.address, port.port)
+					},
+				}
+			}
+			for from, dial := range ways {
+				said, err := dial()
+				if err != nil {
+					return fmt.Errorf("%s from %s: %s %w", port.what, from, said, err)
+				}
+				if said == lab.PortOpen {
+					return failed(fmt.Sprintf("%s out of reach of %s of %s", port.what, from, r.Name),
+						[]string{"docker exec " + worker.Container + " nft list table inet gpu_tenants", "docker exec " + port.own.Container + " nft list table inet gpu_tenants"},
+						"%s:%d takes a connection", port.address, port.port)
+				}
+				tried.Add(1)
+			}
+			return nil
+		})
+	}
+	err = group.Wait()
+	return int(tried.Load()), err
+}
+
+// foreignPorts are those of the other tenants' workers, of the management node,
+// and of the pods behind that: the etcd, and the other tenants' API servers.
+func (r *run) foreignPorts(ctx context.Context) ([]foreignPort, error) {
+	const kubelet, proxyHealth, apiServer, etcd = 10250, 10256, 6443, 2379
+	var ports []foreignPort
+	for _, other := range r.others() {
+		door, err := r.doorOf(ctx, other)
+		if err != nil {
+			return nil, err
+		}
+		for _, theirs := range other.Workers {
+			for what, port := range map[string]int{"a node port": door, "the kubelet": kubelet, "kube-proxy": proxyHealth} {
+				ports = append(ports, foreignPort{what: what + " of " + theirs.Node, address: theirs.Address, port: port, own: theirs})
+			}
+		}
+	}
+	management := stack.Worker{Container: r.Lab.Stack.ManagementCluster.Node}
+	behind, err := r.podPorts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	node, err := r.Lab.Management.Client.CoreV1().Nodes().Get(ctx, management.Container, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
 	}
 	for _, address := range node.Status.Addresses {
 		if address.Type != corev1.NodeInternalIP || strings.Contains(address.Address, ":") {
 			continue
 		}
 		for what, port := range map[string]int{"the API server": apiServer, "the kubelet": kubelet, "the etcd": etcd} {
-			if said, err := r.Dial(ctx, stack.Worker{Container: management}, nil, address.Address, port); err != nil || said != lab.PortOpen {
-				return 0, failed(what+" of the management cluster to answer on its own node", nil, "%s %v", said, err)
-			}
-			if err := refuse(what+" of the management cluster", address.Address, port); err != nil {
-				return 0, err
-			}
+			ports = append(ports, foreignPort{what: what + " of the management cluster", address: address.Address, port: port, own: management})
 		}
-		behind, err := r.cannotPassThrough(ctx, worker, address.Address)
-		if err != nil {
-			return 0, err
+		for _, port := range behind {
+			port.own, port.gateway = management, address.Address
+			ports = append(ports, port)
 		}
-		count += behind
 	}
-	return count, nil
+	return ports, nil
+}
+
+// podPorts are those of pods of the management cluster: the etcd under the
+// tenants, and the other tenants' API servers.
+func (r *run) podPorts(ctx context.Context) ([]foreignPort, error) {
+	storage, err := r.Storage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	address, port, err := r.Lab.StoreAddress(ctx, storage.DataStore)
+	if err != nil {
+		return nil, err
+	}
+	ports := []foreignPort{{what: "the etcd under the tenants", address: address, port: port}}
+	for _, other := range r.others() {
+		_, port, err := endpoint(other.Endpoint)
+		if err != nil {
+			return nil, err
+		}
+		pods, err := r.Lab.Management.Client.CoreV1().Pods(lab.TenantsNamespace).List(ctx, metav1.ListOptions{LabelSelector: "kamaji.clastix.io/name=" + other.Name})
+		if err != nil {
+			return nil, err
+		}
+		for _, pod := range pods.Items {
+			if lab.Ready(&pod) {
+				ports = append(ports, foreignPort{what: "the pod " + pod.Name, address: pod.Status.PodIP, port: port})
+			}
+		}
+	}
+	return ports, nil
 }
 
 // doorOf opens a node port of another tenant, and sees it open on each of its
@@ -373,66 +432,13 @@ func (r *run) doorOf(ctx context.Context, other *lab.Tenant) (int, error) {
 			}
 			return "", err
 		})
-		var timeout *lab.TimeoutError
-		if errors.As(err, &timeout) {
+		if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 			return 0, failed(fmt.Sprintf("the node port %d of %s to answer on its own node", door, theirs.Node), []string{"kubectl -n kube-system logs daemonset/kube-proxy"}, "%s", timeout.Seen)
 		} else if err != nil {
 			return 0, err
 		}
 	}
 	return door, nil
-}
-
-// cannotPassThrough tries to get at pods of the management cluster by way of its
-// node: at the etcd, and at the other tenants' API servers without their
-// addresses. It returns how many it tried.
-func (r *run) cannotPassThrough(ctx context.Context, worker stack.Worker, gateway string) (int, error) {
-	type target struct {
-		what, address string
-		port          int
-	}
-	storage, err := r.Storage(ctx)
-	if err != nil {
-		return 0, err
-	}
-	address, port, err := r.Lab.StoreAddress(ctx, storage.DataStore)
-	if err != nil {
-		return 0, err
-	}
-	targets := []target{{"the etcd under the tenants", address, port}}
-	for _, other := range r.Lab.Tenants {
-		if other.Name == r.Name {
-			continue
-		}
-		_, port, err := endpoint(other.Endpoint)
-		if err != nil {
-			return 0, err
-		}
-		pods, err := r.Lab.Management.Client.CoreV1().Pods(lab.TenantsNamespace).List(ctx, metav1.ListOptions{LabelSelector: "kamaji.clastix.io/name=" + other.Name})
-		if err != nil {
-			return 0, err
-		}
-		for _, pod := range pods.Items {
-			if lab.Ready(&pod) {
-				targets = append(targets, target{"the pod " + pod.Name, pod.Status.PodIP, port})
-			}
-		}
-	}
-	management := stack.Worker{Container: r.Lab.Stack.ManagementCluster.Node}
-	for _, target := range targets {
-		if said, err := r.Dial(ctx, management, nil, target.address, target.port); err != nil || said != lab.PortOpen {
-			return 0, failed(target.what+" to answer in the management cluster", nil, "%s %v", said, err)
-		}
-		said, err := r.DialThrough(ctx, worker, gateway, target.address, target.port)
-		if err != nil {
-			return 0, fmt.Errorf("%s %w", said, err)
-		}
-		if said == lab.PortOpen {
-			return 0, failed(target.what+" out of reach of "+r.Name+" by way of the management node",
-				[]string{"docker exec " + management.Container + " nft list table inet gpu_tenants"}, "%s:%d takes a connection", target.address, target.port)
-		}
-	}
-	return len(targets), nil
 }
 
 // bystander is a running pod without a card on a node.
@@ -451,8 +457,7 @@ func (r *run) bystander(ctx context.Context, node string) (*corev1.Pod, error) {
 		pod = now
 		return "", err
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return nil, r.failedPod(ctx, "a pod without a card to run on "+node, pod.Name, "%s", timeout.Seen)
 	}
 	return pod, err
@@ -479,10 +484,7 @@ func (r *run) cannotReadStore(ctx context.Context) (int64, error) {
 	if err != nil || readable == 0 {
 		return 0, failed(r.Name+"'s certificate to read its own data at "+own.Prefix, nil, "%d keys, %v", readable, err)
 	}
-	for _, other := range r.Lab.Tenants {
-		if other.Name == r.Name {
-			continue
-		}
+	for _, other := range r.others() {
 		theirs, err := other.Storage(ctx)
 		if err != nil {
 			return 0, err

@@ -72,14 +72,13 @@ func tunnelDown(ctx context.Context, r *run) (detail string, err error) {
 		created = made
 		return "", err
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return "", failed("a GPU pod admitted again with the tunnel up", []string{"kubectl -n kube-system logs daemonset/konnectivity-agent"}, "%s", timeout.Seen)
 	} else if err != nil {
 		return "", err
 	}
-	if created.Spec.SchedulerName != lab.SchedulerName {
-		return "", r.failedPod(ctx, "the webhook to route the pod to "+lab.SchedulerName, created.Name, "it goes to %s", created.Spec.SchedulerName)
+	if err := r.routed(ctx, created); err != nil {
+		return "", err
 	}
 	if _, err := r.running(ctx, r.longPatience, created.Name); err != nil {
 		return "", err
@@ -101,7 +100,7 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	selector := map[string]string{"app": "survivor"}
+	labels := map[string]string{"app": "survivor"}
 	pod := r.Pod("survivor", r.image, lab.Ask{})
 	pod.Spec.Containers[0].Resources = corev1.ResourceRequirements{}
 	used, err := r.Used(ctx)
@@ -117,8 +116,9 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 	_, err = deployments.Create(ctx, &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "survivor"},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: selector},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: selector}, Spec: pod.Spec},
+			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			// The annotations say which card, see Pod.
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: pod.Annotations}, Spec: pod.Spec},
 		},
 	}, metav1.CreateOptions{})
 	if err != nil {
@@ -153,8 +153,7 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 		}
 		return "", nil
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return "", failed(worker.Node+" back with its cards and address", look, "%s", timeout.Seen)
 	} else if err != nil {
 		return "", err
@@ -169,8 +168,8 @@ func workerRestarted(ctx context.Context, r *run) (string, error) {
 		return "", failed("the pods of kube-system back", look, "%v", err)
 	}
 	detail := fmt.Sprintf("%s: cards and address back after %.0f s, its Deployment's pod runs after %.0f s", worker.Node, cardsBack.Seconds(), time.Since(restarted).Seconds())
-	background := metav1.DeletePropagationForeground
-	if err := deployments.Delete(ctx, "survivor", metav1.DeleteOptions{PropagationPolicy: &background}); err != nil {
+	withPods := metav1.DeletePropagationForeground
+	if err := deployments.Delete(ctx, "survivor", metav1.DeleteOptions{PropagationPolicy: &withPods}); err != nil {
 		return "", err
 	}
 	return detail, r.DeletePods(ctx)
@@ -203,8 +202,7 @@ func (r *run) survivorRuns(ctx context.Context, node string, after time.Time) er
 		}
 		return lab.NotYet("%s", seen)
 	})
-	var timeout *lab.TimeoutError
-	if errors.As(err, &timeout) {
+	if timeout, late := errors.AsType[*lab.TimeoutError](err); late {
 		return r.failedPod(ctx, "a pod of the Deployment Running on "+node, last, "%s", timeout.Seen)
 	}
 	return err
@@ -219,7 +217,7 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 	if err != nil {
 		return "", err
 	}
-	neighbours := slices.DeleteFunc(slices.Clone(r.Lab.Tenants), func(t *lab.Tenant) bool { return t.Name == r.Name })
+	neighbours := r.others()
 	before, err := podsOf(ctx, neighbours)
 	if err != nil {
 		return "", err

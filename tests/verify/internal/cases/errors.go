@@ -15,7 +15,10 @@ import (
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/report"
 )
 
-const skipAlone = report.Skip("there is no other tenant")
+const (
+	skipAlone    = report.Skip("there is no other tenant")
+	skipCardless = report.Skip("the tenant has no cards")
+)
 
 // isDenied says whether an API server answered, and said no.
 func isDenied(err error) bool { return apierrors.IsUnauthorized(err) || apierrors.IsForbidden(err) }

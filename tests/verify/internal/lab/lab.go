@@ -348,7 +348,8 @@ func (t *Tenant) Dial(ctx context.Context, worker stack.Worker, pod *corev1.Pod,
 
 // DialThrough is Dial from the worker itself, which takes a node as the way to
 // the address. The route is for this one port, and goes with the question even
-// if nobody waits for the answer.
+// if nobody waits for the answer. Two questions about one address are not to be
+// asked at the same time.
 func (t *Tenant) DialThrough(ctx context.Context, worker stack.Worker, gateway, address string, port int) (string, error) {
 	return dial(ctx, worker, "", "", address, port, gateway)
 }
@@ -363,8 +364,9 @@ if [ -n "$1" ]; then
 fi
 if [ -n "$5" ]; then
   rule=(to "$3/32" ipproto tcp dport "$4" lookup 7001)
-  trap 'ip rule del "${rule[@]}"; ip route flush table 7001' EXIT
-  ip rule add "${rule[@]}" && ip route replace "$3/32" via "$5" table 7001 || { echo "no route by way of $5"; exit 1; }
+  route="$3/32"
+  trap 'ip rule del "${rule[@]}"; ip route del "$route" table 7001' EXIT
+  ip rule add "${rule[@]}" && ip route replace "$route" via "$5" table 7001 || { echo "no route by way of $5"; exit 1; }
 fi
 said=$("${enter[@]}" timeout 3 bash -c "exec 3<>/dev/tcp/$3/$4" 2>&1) && { echo open; exit; }
 case $? in 124) echo silent; exit ;; esac
