@@ -126,11 +126,11 @@ func (c *GPUWorker) newContainer(ctx *pulumi.Context, name string, args *GPUWork
 }
 
 func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArgs, container, isolation *local.Command) (*local.Command, error) {
-	tokenID, err := newTokenID(ctx, name+"-token-id", 6, args, c)
+	tokenID, err := newTokenPart(ctx, name+"-token-id", 6, args, c)
 	if err != nil {
 		return nil, err
 	}
-	tokenSecret, err := newTokenSecret(ctx, name+"-token-secret", 16, args, c)
+	tokenSecret, err := newTokenPart(ctx, name+"-token-secret", 16, args, c)
 	if err != nil {
 		return nil, err
 	}
@@ -155,10 +155,10 @@ func (c *GPUWorker) newJoin(ctx *pulumi.Context, name string, args *GPUWorkerArg
 	}, pulumi.Parent(c), pulumi.DependsOn([]pulumi.Resource{isolation}), pulumi.DeletedWith(args.GoesWith))
 }
 
-// newTokenSecret makes the half of a bootstrap token that nobody may know. As a
+// newTokenPart makes one half of a bootstrap token, new for each container. As a
 // RandomString it would be its own identifier, which Pulumi shows and does not
 // encrypt.
-func newTokenSecret(ctx *pulumi.Context, name string, length int, args *GPUWorkerArgs, parent pulumi.Resource) (pulumi.StringOutput, error) {
+func newTokenPart(ctx *pulumi.Context, name string, length int, args *GPUWorkerArgs, parent pulumi.Resource) (pulumi.StringOutput, error) {
 	part, err := random.NewRandomPassword(ctx, name, &random.RandomPasswordArgs{
 		Length:  pulumi.Int(length),
 		Special: pulumi.Bool(false),
@@ -169,20 +169,6 @@ func newTokenSecret(ctx *pulumi.Context, name string, length int, args *GPUWorke
 		return pulumi.StringOutput{}, err
 	}
 	return pulumi.ToSecret(part.Result).(pulumi.StringOutput), nil
-}
-
-// newTokenID makes the other half, new for each container as well.
-func newTokenID(ctx *pulumi.Context, name string, length int, args *GPUWorkerArgs, parent pulumi.Resource) (pulumi.StringOutput, error) {
-	part, err := random.NewRandomString(ctx, name, &random.RandomStringArgs{
-		Length:  pulumi.Int(length),
-		Special: pulumi.Bool(false),
-		Upper:   pulumi.Bool(false),
-		Keepers: pulumi.StringMap{"incarnation": pulumi.String(args.Incarnation)},
-	}, pulumi.Parent(parent))
-	if err != nil {
-		return pulumi.StringOutput{}, err
-	}
-	return part.Result, nil
 }
 
 // joinConfiguration is kubeadm's, with the control plane's address and the hash

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/pki"
 )
 
 // cluster is one API server.
@@ -17,13 +19,13 @@ type cluster struct {
 	Version string `json:"version"` // that it was asked for
 	Address string `json:"address"` // at which it listens
 	// Endpoint is what Kamaji says where it listens: an address of MetalLB's.
-	Endpoint    string    `json:"endpoint,omitempty"`
-	ServiceCIDR string    `json:"serviceCIDR"`
-	Admission   []string  `json:"admission"` // plugins beside the default ones
-	Stopped     bool      `json:"stopped,omitempty"`
-	Silent      []string  `json:"silent,omitempty"` // nodes whose kubelets say nothing
-	CA          authority `json:"ca"`
-	Admin       authority `json:"admin"`
+	Endpoint    string         `json:"endpoint,omitempty"`
+	ServiceCIDR string         `json:"serviceCIDR"`
+	Admission   []string       `json:"admission"` // plugins beside the default ones
+	Stopped     bool           `json:"stopped,omitempty"`
+	Silent      []string       `json:"silent,omitempty"` // nodes whose kubelets say nothing
+	CA          pki.Credential `json:"ca"`
+	Admin       pki.Credential `json:"admin"`
 
 	set    *Set
 	client *client // as its administrator
@@ -77,7 +79,7 @@ func (c *cluster) startProcesses(ctx, background context.Context) error {
 	if err := os.MkdirAll(c.folder(), 0o700); err != nil {
 		return err
 	}
-	serving, err := c.CA.server(c.Address, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+	serving, err := c.CA.Server(c.Address, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 	if err != nil {
 		return err
 	}
@@ -85,7 +87,7 @@ func (c *cluster) startProcesses(ctx, background context.Context) error {
 	if c.tunnel, err = openTunnel(c); err != nil {
 		return err
 	}
-	kubeconfig, err := c.CA.kubeconfig(c.server(), c.Admin)
+	kubeconfig, err := c.CA.Kubeconfig(c.server(), c.Admin)
 	if err != nil {
 		return err
 	}
@@ -143,7 +145,7 @@ func (c *cluster) furnish(ctx context.Context) error {
 			return err
 		}
 	}
-	info, err := c.CA.kubeconfig(c.server(), authority{})
+	info, err := c.CA.Kubeconfig(c.server(), pki.Credential{})
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/pki"
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
 
@@ -128,7 +129,7 @@ func (s *Set) Create(ctx context.Context, name, version string) ([]byte, error) 
 	if err := c.register(ctx, name+"-control-plane", version); err != nil {
 		return nil, err
 	}
-	return c.CA.kubeconfig(c.server(), c.Admin)
+	return c.CA.Kubeconfig(c.server(), c.Admin)
 }
 
 // add writes down a cluster that does not run yet. The caller holds the lock.
@@ -148,10 +149,10 @@ func (s *Set) add(name, host, version, serviceCIDR string, admission []string) (
 		return nil, fmt.Errorf("there are %d clusters already", most)
 	}
 	var err error
-	if c.CA, err = newAuthority(); err != nil {
+	if c.CA, err = pki.NewAuthority(); err != nil {
 		return nil, err
 	}
-	if c.Admin, err = c.CA.client("kubernetes-admin", "system:masters"); err != nil {
+	if c.Admin, err = c.CA.Client("kubernetes-admin", "system:masters"); err != nil {
 		return nil, err
 	}
 	if err := c.adopt(s); err != nil {
@@ -304,7 +305,7 @@ func (s *Set) Join(ctx context.Context, join seam.Join) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	hash, err := c.CA.hash()
+	hash, err := c.CA.Hash()
 	if err != nil {
 		return nil, err
 	}
@@ -322,11 +323,11 @@ func (s *Set) Join(ctx context.Context, join seam.Join) ([]byte, error) {
 	if err := c.register(ctx, join.Node, join.Version); err != nil {
 		return nil, err
 	}
-	kubelet, err := c.CA.client("system:node:"+join.Node, "system:nodes")
+	kubelet, err := c.CA.Client("system:node:"+join.Node, "system:nodes")
 	if err != nil {
 		return nil, err
 	}
-	return c.CA.kubeconfig(c.server(), kubelet)
+	return c.CA.Kubeconfig(c.server(), kubelet)
 }
 
 // Serves asks the API server at an endpoint whether it is ready.

@@ -179,7 +179,7 @@ func (k controllers) plane(ctx context.Context, plane object, taken map[string]b
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := hosted.CA.kubeconfig(hosted.server(), hosted.Admin)
+	kubeconfig, err := hosted.CA.Kubeconfig(hosted.server(), hosted.Admin)
 	if err != nil {
 		return err
 	}

@@ -97,7 +97,7 @@ func (c *cluster) inventory(ctx context.Context) ([]string, error) {
 func (s *Set) Kubeconfigs() map[string][]byte {
 	all := map[string][]byte{}
 	for name, c := range s.copied() {
-		if kubeconfig, err := c.CA.kubeconfig(c.server(), c.Admin); err == nil {
+		if kubeconfig, err := c.CA.Kubeconfig(c.server(), c.Admin); err == nil {
 			all[name] = kubeconfig
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/objects"
+	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/pki"
 )
 
 type object = objects.Object
@@ -78,10 +79,10 @@ type client struct {
 // patience is how long an API server may take to answer what is no watch.
 const patience = 30 * time.Second
 
-func newClient(server string, ca authority, user *authority, token string) (*client, error) {
-	config := &tls.Config{RootCAs: ca.pool(), MinVersion: tls.VersionTLS12}
+func newClient(server string, ca pki.Credential, user *pki.Credential, token string) (*client, error) {
+	config := &tls.Config{RootCAs: ca.Pool(), MinVersion: tls.VersionTLS12}
 	if user != nil {
-		pair, err := user.pair()
+		pair, err := user.Pair()
 		if err != nil {
 			return nil, err
 		}

@@ -114,12 +114,12 @@ func (t *tunnel) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("no pod of Service %s/%s is ready on a node that answers", namespaceOf(service), nameOf(service)), http.StatusServiceUnavailable)
 		return
 	}
-	credential, err := t.cluster.CA.server("", nameOf(service)+"."+namespaceOf(service)+".svc")
+	credential, err := t.cluster.CA.Server("", nameOf(service)+"."+namespaceOf(service)+".svc")
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	pair, err := credential.pair()
+	pair, err := credential.Pair()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return

@@ -1,6 +1,6 @@
 // Command forward stands in for docker, kind and the commands inside nodes: it
 // hands its arguments and standard input to the process that plays the machine,
-// and does as that answers. It has no dependency, because it starts hundreds of
+// and does as that answers. It depends on next to nothing, because it starts hundreds of
 // times in one run.
 package main
 
@@ -13,22 +13,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
-
-// request and reply are those of package world.
-type request struct {
-	Name  string            `json:"name"`
-	Args  []string          `json:"args"`
-	Stdin []byte            `json:"stdin,omitempty"`
-	Dir   string            `json:"dir"`
-	Env   map[string]string `json:"env,omitempty"`
-}
-
-type reply struct {
-	Stdout []byte `json:"stdout"`
-	Stderr []byte `json:"stderr"`
-	Code   int    `json:"code"`
-}
 
 func main() {
 	code, err := run()
@@ -44,7 +31,7 @@ func run() (int, error) {
 	if socket == "" {
 		return 0, fmt.Errorf("REHEARSE_SOCKET is not set: this command works inside a rehearsal only")
 	}
-	asked := request{Name: filepath.Base(os.Args[0]), Args: os.Args[1:], Env: map[string]string{}}
+	asked := seam.Request{Name: filepath.Base(os.Args[0]), Args: os.Args[1:], Env: map[string]string{}}
 	asked.Dir, _ = os.Getwd()
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
@@ -66,7 +53,7 @@ func run() (int, error) {
 	if err := json.NewEncoder(connection).Encode(asked); err != nil {
 		return 0, err
 	}
-	var got reply
+	var got seam.Reply
 	if err := json.NewDecoder(connection).Decode(&got); err != nil {
 		return 0, fmt.Errorf("the machine gave no answer: %w", err)
 	}

@@ -53,7 +53,7 @@ func TestLifecycle(t *testing.T) {
 	// What is in a cluster goes with it: nothing there is deleted by itself.
 	wantDeleted := []string{
 		"Command management-cluster", "Command tenant-a-worker-0-container", "Command tenant-b-worker-0-container", "Network management-network",
-		"RandomString tenant-a-worker-0-token-id", "RandomPassword tenant-a-worker-0-token-secret", "RandomString tenant-b-worker-0-token-id", "RandomPassword tenant-b-worker-0-token-secret",
+		"RandomPassword tenant-a-worker-0-token-id", "RandomPassword tenant-a-worker-0-token-secret", "RandomPassword tenant-b-worker-0-token-id", "RandomPassword tenant-b-worker-0-token-secret",
 		"RemoteImage mock-gpu-agent", "RemoteImage node-image-" + built.Pins.Kubernetes.Default,
 	}
 	r.same("what destroy asked providers to delete", operations{"delete": deleted}, operations{"delete": wantDeleted})

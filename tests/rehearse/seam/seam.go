@@ -49,6 +49,15 @@ type Join struct {
 	Version    string
 }
 
+// Request is one run of a command that the machine stands in for.
+type Request struct {
+	Name  string            `json:"name"`
+	Args  []string          `json:"args"`
+	Stdin []byte            `json:"stdin,omitempty"`
+	Dir   string            `json:"dir"`
+	Env   map[string]string `json:"env,omitempty"`
+}
+
 // Reply is what a command did.
 type Reply struct {
 	Stdout []byte `json:"stdout,omitempty"`

@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"gopkg.in/yaml.v3"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/artifacts"
+	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/tool"
 )
 
 // Built is what a stage needs, each the path of a binary.
@@ -89,42 +89,28 @@ func Build(ctx context.Context, repository, folder string, log io.Writer) (*Buil
 
 // cli returns the path of Pulumi's command at a version.
 func cli(ctx context.Context, repository, version string, log io.Writer) (string, error) {
-	tools := filepath.Join(repository, ".cache", "tools")
-	if found, err := exec.LookPath("pulumi"); err == nil && hasVersion(ctx, found, tools, version) {
+	home := filepath.Join(repository, ".cache", "tools", "pulumi-home")
+	if found, err := exec.LookPath("pulumi"); err == nil && hasVersion(ctx, found, home, version) {
 		return filepath.Abs(found)
 	}
-	kept := filepath.Join(tools, "pulumi-"+version, "pulumi")
-	if hasVersion(ctx, kept, tools, version) {
-		return kept, nil
+	command := tool.Tool{
+		Name: "pulumi", Module: "pulumi", At: "github.com/pulumi/pulumi/pkg/v3", Package: "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi", Minutes: 6,
+		Flags: "-X github.com/pulumi/pulumi/sdk/v3/go/common/version.Version=VERSION",
 	}
-	fmt.Fprintf(log, "pulumi %s is not on the PATH: building it from its Go module. "+
-		"On two cores that takes about 6 minutes, once; it is kept in %s.\n", version, filepath.Dir(kept))
-	started := time.Now()
-	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil { //nolint:gosec // binaries
-		return "", err
-	}
-	// Under another name first: half a binary is none.
-	partial := fmt.Sprintf("%s.%d", kept, os.Getpid())
-	const versionVariable = "github.com/pulumi/pulumi/sdk/v3/go/common/version.Version"
-	err := goBuild(ctx, filepath.Join(repository, "tools", "pulumi"), partial, "github.com/pulumi/pulumi/pkg/v3/cmd/pulumi",
-		"-ldflags", fmt.Sprintf("-s -w -X %s=v%s", versionVariable, version))
-	if err == nil {
-		err = os.Rename(partial, kept)
-	}
+	built, err := command.Bring(ctx, repository, log)
 	if err != nil {
-		return "", fmt.Errorf("pulumi %s could not be built: %w", version, err)
+		return "", fmt.Errorf("pulumi %s is not on the PATH and could not be built: %w", version, err)
 	}
-	if !hasVersion(ctx, kept, tools, version) {
+	if !hasVersion(ctx, built, home, version) {
 		return "", fmt.Errorf("tools/pulumi/go.mod builds another version than %s, which stacks/pins/versions.yaml names", version)
 	}
-	fmt.Fprintf(log, "pulumi %s: built in %s.\n", version, time.Since(started).Round(time.Second))
-	return kept, nil
+	return built, nil
 }
 
 // hasVersion asks a pulumi for its version. It writes a log even of that, into home.
 func hasVersion(ctx context.Context, path, home, version string) bool {
 	command := exec.CommandContext(ctx, path, "version") //nolint:gosec // Pulumi's
-	command.Env = append(os.Environ(), "PULUMI_SKIP_UPDATE_CHECK=true", "PULUMI_HOME="+filepath.Join(home, "pulumi-home"))
+	command.Env = append(os.Environ(), "PULUMI_SKIP_UPDATE_CHECK=true", "PULUMI_HOME="+home)
 	output, err := command.Output()
 	return err == nil && strings.TrimSpace(string(output)) == "v"+version
 }

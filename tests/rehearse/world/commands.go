@@ -16,15 +16,6 @@ import (
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
 )
 
-// Request is one run of a command that this machine stands in for.
-type Request struct {
-	Name  string            `json:"name"`
-	Args  []string          `json:"args"`
-	Stdin []byte            `json:"stdin,omitempty"`
-	Dir   string            `json:"dir"`
-	Env   map[string]string `json:"env,omitempty"`
-}
-
 // commandServer answers the forwarders.
 type commandServer struct {
 	world    *World
@@ -97,7 +88,7 @@ func (s *commandServer) serve() {
 		go func() {
 			defer s.done()
 			defer connection.Close()
-			var request Request
+			var request seam.Request
 			if err := json.NewDecoder(connection).Decode(&request); err != nil {
 				return // who asked is gone
 			}
@@ -127,7 +118,7 @@ func (s *commandServer) close() error {
 }
 
 // answer runs a command.
-func (w *World) answer(ctx context.Context, r Request) seam.Reply {
+func (w *World) answer(ctx context.Context, r seam.Request) seam.Reply {
 	node := r.Env["REHEARSE_NODE"]
 	var reply seam.Reply
 	switch {
@@ -138,9 +129,9 @@ func (w *World) answer(ctx context.Context, r Request) seam.Reply {
 	case r.Name == "kind":
 		reply = w.kind(ctx, r)
 	default:
-		reply = w.notKnown(r.line())
+		reply = w.notKnown(lineOf(r))
 	}
-	call := Call{What: r.Name, Line: r.line()}
+	call := Call{What: r.Name, Line: lineOf(r)}
 	if reply.Code != 0 {
 		call.Failed = strings.TrimSpace(string(reply.Stderr))
 	}
@@ -162,9 +153,9 @@ func (w *World) SetAfter(after func(Call)) {
 	w.after = after
 }
 
-// line is the command line, with scripts left out: they are the same each time
+// lineOf is the command line, with scripts left out: they are the same each time
 // and known.
-func (r Request) line() string {
+func lineOf(r seam.Request) string {
 	words := []string{r.Name}
 	for _, arg := range r.Args {
 		if strings.Contains(arg, "\n") && !strings.HasPrefix(arg, "-") {

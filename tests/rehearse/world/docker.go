@@ -22,7 +22,7 @@ import (
 )
 
 // docker is the docker command.
-func (w *World) docker(ctx context.Context, r Request) seam.Reply {
+func (w *World) docker(ctx context.Context, r seam.Request) seam.Reply {
 	args := r.Args
 	starts := func(words ...string) bool { return len(args) >= len(words) && slices.Equal(args[:len(words)], words) }
 	switch {
@@ -62,7 +62,7 @@ func (w *World) docker(ctx context.Context, r Request) seam.Reply {
 	case starts("info"):
 		return w.render(r, []any{w.info()})
 	}
-	return w.notKnown(r.line())
+	return w.notKnown(lineOf(r))
 }
 
 // each does something to each named thing, and says which.
@@ -179,7 +179,7 @@ func (w *World) attach(made *Container, network, address string) error {
 }
 
 // ps is docker ps --all: IDs, or a template over names and labels.
-func (w *World) ps(r Request) seam.Reply {
+func (w *World) ps(r seam.Request) seam.Reply {
 	flags, _, unknown := parseFlags(r.Args[1:], []string{"--all", "--quiet", "--no-trunc"}, []string{"--filter", "--format"})
 	if unknown != "" {
 		return w.notKnown("docker ps " + unknown)
@@ -239,10 +239,10 @@ func parseFlags(args, switches, valued []string) (flags map[string][]string, res
 }
 
 // inspect is docker KIND inspect.
-func (w *World) inspect(r Request, kind string, describe func(name string) any) seam.Reply {
+func (w *World) inspect(r seam.Request, kind string, describe func(name string) any) seam.Reply {
 	_, names, unknown := parseFlags(r.Args[2:], nil, []string{"--format"})
 	if unknown != "" {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	var found []any
 	var missing []string
@@ -262,7 +262,7 @@ func (w *World) inspect(r Request, kind string, describe func(name string) any) 
 }
 
 // render prints things by the template of --format, or all of them as JSON.
-func (w *World) render(r Request, things []any) seam.Reply {
+func (w *World) render(r seam.Request, things []any) seam.Reply {
 	format := ""
 	if at := slices.Index(r.Args, "--format"); at >= 0 && at+1 < len(r.Args) {
 		format = r.Args[at+1]
@@ -349,9 +349,9 @@ func (w *World) describeImage(name string) any {
 	return nil
 }
 
-func (w *World) listNetworks(r Request) seam.Reply {
+func (w *World) listNetworks(r seam.Request) seam.Reply {
 	if _, _, unknown := parseFlags(r.Args[2:], []string{"--quiet", "--no-trunc"}, nil); unknown != "" {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

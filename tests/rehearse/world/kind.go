@@ -17,20 +17,20 @@ import (
 const kindLabel = "io.x-k8s.kind.cluster"
 
 // kind is the kind command.
-func (w *World) kind(ctx context.Context, r Request) seam.Reply {
+func (w *World) kind(ctx context.Context, r seam.Request) seam.Reply {
 	if len(r.Args) == 1 && r.Args[0] == "version" {
 		return seam.Said("kind v" + w.options.KindVersion + " go1.0 linux/amd64\n")
 	}
 	flags, words, unknown := parseFlags(r.Args, []string{"-q", "--quiet", "--retain"}, []string{"--name", "--image", "--config", "--kubeconfig", "--wait"})
 	if unknown != "" {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	name := "kind"
 	if given := flags["--name"]; given != nil {
 		name = given[0]
 	}
 	if words[0] != "get" && words[0] != "version" && flags["--kubeconfig"] == nil {
-		return w.notKnown(r.line() + " (it would change the user's own kubeconfig)")
+		return w.notKnown(lineOf(r) + " (it would change the user's own kubeconfig)")
 	}
 	switch strings.Join(words, " ") {
 	case "version":
@@ -52,7 +52,7 @@ func (w *World) kind(ctx context.Context, r Request) seam.Reply {
 		}
 		return seam.Reply{Stdout: kubeconfig}
 	}
-	return w.notKnown(r.line())
+	return w.notKnown(lineOf(r))
 }
 
 // imageVersion is the Kubernetes version in a node image's name.
@@ -67,9 +67,9 @@ func versionOf(image string) (string, error) {
 	return match[1], nil
 }
 
-func (w *World) createCluster(ctx context.Context, name string, image []string, r Request) seam.Reply {
+func (w *World) createCluster(ctx context.Context, name string, image []string, r seam.Request) seam.Reply {
 	if image == nil {
-		return w.notKnown(r.line() + " (without --image kind takes a version of its own)")
+		return w.notKnown(lineOf(r) + " (without --image kind takes a version of its own)")
 	}
 	version, err := versionOf(image[0])
 	if err != nil {
@@ -85,7 +85,7 @@ func (w *World) createCluster(ctx context.Context, name string, image []string, 
 	}
 	network := r.Env["KIND_EXPERIMENTAL_DOCKER_NETWORK"]
 	if network == "" {
-		return w.notKnown(r.line() + " (on kind's own network)")
+		return w.notKnown(lineOf(r) + " (on kind's own network)")
 	}
 	w.mu.Lock()
 	if w.containers[node] != nil {

@@ -26,7 +26,7 @@ var nodePath = regexp.MustCompile(`(^|[\s"'=>])/(etc|run|kind|var)/`)
 
 // exec is docker exec: a process that sees the container's files under the
 // paths of a node, and nothing of the machine's Docker.
-func (w *World) exec(ctx context.Context, r Request) seam.Reply {
+func (w *World) exec(ctx context.Context, r seam.Request) seam.Reply {
 	args := r.Args[1:]
 	var environment []string
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
@@ -37,11 +37,11 @@ func (w *World) exec(ctx context.Context, r Request) seam.Reply {
 			environment = append(environment, args[1])
 			args = args[2:]
 		default:
-			return w.notKnown(r.line())
+			return w.notKnown(lineOf(r))
 		}
 	}
 	if len(args) < 2 {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	there := w.Container(args[0])
 	switch {
@@ -56,10 +56,10 @@ func (w *World) exec(ctx context.Context, r Request) seam.Reply {
 		command[i] = nodePath.ReplaceAllString(command[i], "${1}"+root+"/${2}/")
 	}
 	if slices.Contains(nodeCommands, command[0]) && (command[0] != "kubectl" || w.clusters.Kubectl() == "") {
-		return w.inNode(ctx, there.Name, Request{Name: command[0], Args: command[1:], Stdin: r.Stdin, Dir: root})
+		return w.inNode(ctx, there.Name, seam.Request{Name: command[0], Args: command[1:], Stdin: r.Stdin, Dir: root})
 	}
 	if !slices.Contains(inContainer, command[0]) && command[0] != "kubectl" {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	process := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // what the project's own scripts run in a node
 	if command[0] == "kubectl" {
@@ -83,7 +83,7 @@ func (w *World) exec(ctx context.Context, r Request) seam.Reply {
 }
 
 // inNode runs a command that a node image has.
-func (w *World) inNode(ctx context.Context, node string, r Request) seam.Reply {
+func (w *World) inNode(ctx context.Context, node string, r seam.Request) seam.Reply {
 	there := w.Container(node)
 	if there == nil {
 		return seam.Failed(1, "the container is gone")
@@ -106,15 +106,15 @@ func (w *World) inNode(ctx context.Context, node string, r Request) seam.Reply {
 	case "systemctl":
 		return w.systemctl(there, r)
 	}
-	return w.notKnown(r.line())
+	return w.notKnown(lineOf(r))
 }
 
 // curl asks an API server whether it is ready, and knows no other address.
-func (w *World) curl(ctx context.Context, r Request) seam.Reply {
+func (w *World) curl(ctx context.Context, r seam.Request) seam.Reply {
 	endpoint, asksReady := strings.CutSuffix(r.Args[len(r.Args)-1], "/readyz")
 	endpoint, isTLS := strings.CutPrefix(endpoint, "https://")
 	if !asksReady || !isTLS {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	if err := w.clusters.Serves(ctx, endpoint); err != nil {
 		return seam.Failed(7, "curl: (7) "+err.Error())
@@ -123,9 +123,9 @@ func (w *World) curl(ctx context.Context, r Request) seam.Reply {
 }
 
 // nft checks no more of rules than that they are there and about a table.
-func (w *World) nft(r Request) seam.Reply {
+func (w *World) nft(r seam.Request) seam.Reply {
 	if len(r.Args) != 3 || r.Args[0] != "--check" || r.Args[1] != "--file" {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	rules, err := os.ReadFile(r.Args[2])
 	if err != nil || !strings.Contains(string(rules), "table ") {
@@ -135,7 +135,7 @@ func (w *World) nft(r Request) seam.Reply {
 }
 
 // systemctl starts only what has a unit.
-func (w *World) systemctl(there *Container, r Request) seam.Reply {
+func (w *World) systemctl(there *Container, r seam.Request) seam.Reply {
 	switch r.Args[0] {
 	case "daemon-reload":
 		return seam.Reply{}
@@ -146,13 +146,13 @@ func (w *World) systemctl(there *Container, r Request) seam.Reply {
 		}
 		return seam.Reply{}
 	}
-	return w.notKnown(r.line())
+	return w.notKnown(lineOf(r))
 }
 
-func (w *World) kubectl(ctx context.Context, r Request) seam.Reply {
+func (w *World) kubectl(ctx context.Context, r seam.Request) seam.Reply {
 	path, args := kubeconfigOf(r.Args)
 	if path == "" {
-		return w.notKnown(r.line() + " (without --kubeconfig)")
+		return w.notKnown(lineOf(r) + " (without --kubeconfig)")
 	}
 	kubeconfig, err := os.ReadFile(path)
 	if err != nil {
@@ -160,7 +160,7 @@ func (w *World) kubectl(ctx context.Context, r Request) seam.Reply {
 	}
 	reply := w.clusters.Answer(ctx, kubeconfig, args, r.Stdin)
 	if reply.Code == unknownCode {
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	return reply
 }
@@ -183,7 +183,7 @@ func kubeconfigOf(args []string) (path string, others []string) {
 }
 
 // ctr lists and imports images.
-func (w *World) ctr(ctx context.Context, there *Container, r Request) seam.Reply {
+func (w *World) ctr(ctx context.Context, there *Container, r seam.Request) seam.Reply {
 	switch line := strings.Join(r.Args, " "); line {
 	case "--namespace k8s.io images ls --quiet":
 		return seam.Said(strings.Join(append(there.Images, ""), "\n"))
@@ -206,7 +206,7 @@ func (w *World) ctr(ctx context.Context, there *Container, r Request) seam.Reply
 		}
 		return seam.Reply{}
 	}
-	return w.notKnown(r.line())
+	return w.notKnown(lineOf(r))
 }
 
 // joinConfiguration is the part of kubeadm's JoinConfiguration that is used.
@@ -224,7 +224,7 @@ type joinConfiguration struct {
 	} `yaml:"nodeRegistration"`
 }
 
-func (w *World) kubeadm(ctx context.Context, there *Container, r Request) seam.Reply {
+func (w *World) kubeadm(ctx context.Context, there *Container, r seam.Request) seam.Reply {
 	kubeletConf := filepath.Join(w.root(there), "etc/kubernetes/kubelet.conf")
 	switch {
 	case slices.Equal(r.Args, []string{"reset", "--force"}):
@@ -234,7 +234,7 @@ func (w *World) kubeadm(ctx context.Context, there *Container, r Request) seam.R
 		}
 		return seam.Reply{}
 	case len(r.Args) != 3 || r.Args[0] != "join" || r.Args[1] != "--config":
-		return w.notKnown(r.line())
+		return w.notKnown(lineOf(r))
 	}
 	text, err := os.ReadFile(r.Args[2])
 	if err != nil {

@@ -1,4 +1,6 @@
-package clusters
+// Package pki makes what the parts of a cluster know each other by. It is real
+// where the cluster is not, so that what is secret about it is real too.
+package pki
 
 import (
 	"crypto"
@@ -20,14 +22,15 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// authority is a cluster's CA, PEM. It signs what the cluster's parts know each
-// other by.
-type authority struct {
+// Credential is a certificate with its key, PEM. That of a cluster's CA signs the
+// others.
+type Credential struct {
 	Certificate []byte `json:"certificate"`
 	Key         []byte `json:"key"`
 }
 
-func newAuthority() (authority, error) {
+// NewAuthority returns a CA.
+func NewAuthority() (Credential, error) {
 	now := time.Now()
 	return sign(&x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: "kubernetes"},
@@ -36,8 +39,8 @@ func newAuthority() (authority, error) {
 	}, nil)
 }
 
-// client returns a credential of a user.
-func (a authority) client(user string, groups ...string) (authority, error) {
+// Client returns a credential of a user.
+func (a Credential) Client(user string, groups ...string) (Credential, error) {
 	now := time.Now()
 	return sign(&x509.Certificate{
 		SerialNumber: serial(), Subject: pkix.Name{CommonName: user, Organization: groups},
@@ -46,8 +49,8 @@ func (a authority) client(user string, groups ...string) (authority, error) {
 	}, &a)
 }
 
-// server returns a credential of a server under all of its names.
-func (a authority) server(address string, names ...string) (authority, error) {
+// Server returns a credential of a server under all of its names.
+func (a Credential) Server(address string, names ...string) (Credential, error) {
 	now := time.Now()
 	addresses := []net.IP{net.ParseIP("127.0.0.1")}
 	if address != "" {
@@ -60,18 +63,18 @@ func (a authority) server(address string, names ...string) (authority, error) {
 	}, &a)
 }
 
-// pair is the credential as TLS wants it.
-func (a authority) pair() (tls.Certificate, error) { return tls.X509KeyPair(a.Certificate, a.Key) }
+// Pair is the credential as TLS wants it.
+func (a Credential) Pair() (tls.Certificate, error) { return tls.X509KeyPair(a.Certificate, a.Key) }
 
-// pool trusts the authority and nobody else.
-func (a authority) pool() *x509.CertPool {
+// Pool trusts this authority and nobody else.
+func (a Credential) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(a.Certificate)
 	return pool
 }
 
-// hash is what kubeadm knows a CA by.
-func (a authority) hash() (string, error) {
+// Hash is what kubeadm knows a CA by.
+func (a Credential) Hash() (string, error) {
 	block, _ := pem.Decode(a.Certificate)
 	if block == nil {
 		return "", errors.New("the CA is no certificate")
@@ -84,8 +87,8 @@ func (a authority) hash() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
-// kubeconfig leads a user to an API server of this authority.
-func (a authority) kubeconfig(server string, user authority) ([]byte, error) {
+// Kubeconfig leads a user to an API server of this authority.
+func (a Credential) Kubeconfig(server string, user Credential) ([]byte, error) {
 	encoded := base64.StdEncoding.EncodeToString
 	return yaml.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "user",
@@ -96,28 +99,28 @@ func (a authority) kubeconfig(server string, user authority) ([]byte, error) {
 }
 
 // sign makes a key with a certificate; nil: one that signs itself.
-func sign(template *x509.Certificate, by *authority) (authority, error) {
+func sign(template *x509.Certificate, by *Credential) (Credential, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return authority{}, err
+		return Credential{}, err
 	}
 	parent, signer := template, crypto.PrivateKey(key)
 	if by != nil {
-		pair, err := by.pair()
+		pair, err := by.Pair()
 		if err != nil {
-			return authority{}, err
+			return Credential{}, err
 		}
 		parent, signer = pair.Leaf, pair.PrivateKey
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	if err != nil {
-		return authority{}, err
+		return Credential{}, err
 	}
 	private, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
-		return authority{}, err
+		return Credential{}, err
 	}
-	return authority{
+	return Credential{
 		Certificate: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		Key:         pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private}),
 	}, nil
