@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/cases"
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/lab"
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/report"
@@ -29,6 +31,9 @@ import (
 var errFailed = errors.New("not everything is as it should be, see above")
 
 func main() {
+	// client-go would print each connection's end that it did not expect. What
+	// matters of that, a case tells.
+	utilruntime.ErrorHandlers = nil
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	forget := context.AfterFunc(ctx, func() {
 		stop() // a second one ends this command as it ends any other

@@ -225,7 +225,8 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 	added := false
 	defer func() {
 		if !added { // never leave the stack without it
-			err = errors.Join(err, r.Lab.Stack.Up(context.WithoutCancel(ctx), ""))
+			ctx := context.WithoutCancel(ctx)
+			err = errors.Join(err, r.Lab.Stack.Up(ctx, ""), r.meetAgain(ctx))
 		}
 	}()
 	started := time.Now()
@@ -258,6 +259,10 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 	}
 	added = true
 	again := time.Since(started)
+	// First of all: whoever comes next, the sweep too, needs to reach it.
+	if err := r.meetAgain(ctx); err != nil {
+		return "", err
+	}
 	after, err := podsOf(ctx, neighbours)
 	if err != nil {
 		return "", err
@@ -266,23 +271,6 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 		if before[name] != after[name] {
 			return "", failed("the other tenants' pods untouched", nil, "%s was %s, and is %q", name, before[name], after[name])
 		}
-	}
-	// Its credentials and perhaps its address are others now.
-	fresh, err := stack.Read(ctx, r.Lab.Stack.Project, r.Lab.Stack.Name)
-	if err != nil {
-		return "", err
-	}
-	reached, err := lab.Open(fresh)
-	if err != nil {
-		return "", err
-	}
-	for _, tenant := range reached.Tenants {
-		if tenant.Name == r.Name {
-			r.Tenant.Tenant, r.Cluster = tenant.Tenant, tenant.Cluster
-		}
-	}
-	if err := r.Prepare(ctx); err != nil {
-		return "", err
 	}
 	if _, err := controlPlane(ctx, r); err != nil {
 		return "", err
@@ -293,6 +281,25 @@ func removedAndAdded(ctx context.Context, r *run) (detail string, err error) {
 		}
 	}
 	return fmt.Sprintf("removed in %.0f s, no key and no user left in etcd; back in %.0f s; %d pods of others as before", removed.Seconds(), again.Seconds(), len(before)), nil
+}
+
+// meetAgain reaches a tenant that was made again: its credentials and perhaps its
+// address are others now.
+func (r *run) meetAgain(ctx context.Context) error {
+	fresh, err := stack.Read(ctx, r.Lab.Stack.Project, r.Lab.Stack.Name)
+	if err != nil {
+		return err
+	}
+	reached, err := lab.Open(fresh)
+	if err != nil {
+		return err
+	}
+	for _, tenant := range reached.Tenants {
+		if tenant.Name == r.Name {
+			r.Tenant.Tenant, r.Cluster = tenant.Tenant, tenant.Cluster
+		}
+	}
+	return r.Prepare(ctx)
 }
 
 // podsOf are all pods of tenants outside this command's own namespaces: which
