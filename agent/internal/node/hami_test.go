@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ type scheduler struct {
 	gpus  int64     // nvidia.com/gpu as it was last.
 	seen  string    // The annotation as it was last.
 	knows string    // The annotation that its cards are from, "" for none.
+	// What it knows that a pod refused earlier is tried with: kube-scheduler
+	// tries it when the Node changes, so here when the handshake does.
+	tried string
 }
 
 // round is what the scheduler does every 15 s: whether the node is alive
@@ -63,6 +67,9 @@ func (s *scheduler) round() {
 		// Not understood, so all stays as it is.
 	case update:
 		s.knows = list
+	}
+	if s.asked.Equal(s.now) {
+		s.tried = s.knows
 	}
 }
 
@@ -166,6 +173,9 @@ func TestHandshakeIsNotAnsweredWithoutNeed(t *testing.T) {
 	s.kubelet(cards)
 	tick(cards)
 	s.round()
+	// The cards are announced, once.
+	tick(cards)
+	s.round()
 	before := s.patches()
 	for range 10 {
 		s.round()
@@ -186,5 +196,27 @@ func TestHandshakeIsNotAnsweredWithoutNeed(t *testing.T) {
 	}
 	if n := s.patches() - before; n != 0 {
 		t.Errorf("%d writes of a node without cards", n)
+	}
+}
+
+// TestRefusedPodsAreTriedAgain: with every new state of the cards, also when HAMi
+// had asked before there were any.
+func TestRefusedPodsAreTriedAgain(t *testing.T) {
+	s, tick := newScheduler(t)
+	s.kubelet(nil)
+	s.round()
+	more := slices.Clone(cards)
+	more[0].Count, more[0].Devmem = 5, 40960
+	for i, inv := range []inventory.Inventory{cards, ill(), cards, more} {
+		tick(inv) // The annotation comes first, and the kubelet's count a moment later.
+		s.round()
+		s.kubelet(inv)
+		for range 3 {
+			tick(inv)
+			s.round()
+		}
+		if !inv.Matches(s.tried) {
+			t.Errorf("state %d: HAMi knows %s, and pods were tried with %q", i, s.knows, s.tried)
+		}
 	}
 }

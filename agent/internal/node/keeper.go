@@ -71,6 +71,9 @@ type Keeper struct {
 	// seen to agree: a deviation from that is somebody else's doing.
 	agreed map[string]string
 
+	// announced is what the Node showed when HAMi was last told to look at it.
+	announced string
+
 	lock      string // The lock last seen and since when.
 	lockSince time.Time
 
@@ -226,6 +229,9 @@ func (k *Keeper) reconcile(ctx context.Context, inv inventory.Inventory, tick bo
 		if err != nil {
 			return 0, err
 		}
+		if annotations[hami.NodeHandshake] != nil {
+			k.announced = shown(written)
+		}
 		k.wrote(written)
 	}
 	if len(status) > 0 {
@@ -268,7 +274,7 @@ func (k *Keeper) annotations(node *corev1.Node, inv inventory.Inventory, tick bo
 		}
 		repair = k.agreed[whatRegister] == want
 	}
-	if tick && len(inv) > 0 && k.mustAnswer(node) {
+	if len(inv) > 0 && len(patch) == 0 && k.mustAnswer(node, tick) {
 		patch[hami.NodeHandshake] = hami.HandshakeReported + "_" + time.Now().Format(time.DateTime)
 	}
 	return patch, repair
@@ -278,15 +284,34 @@ func (k *Keeper) annotations(node *corev1.Node, inv inventory.Inventory, tick bo
 //
 // HAMi asks by writing "Requesting_<time>". The real plugin never answers, and
 // as long as nvidia.com/gpu is allocatable it need not: the cards stay even
-// when the question is older than a minute. But while all cards are unhealthy
-// nothing is allocatable. Then HAMi would forget the cards, ask anew, take them
-// over again, and forget them a minute later; pods would be refused now as
-// CardNotHealth, now as on a node without cards. Any answer in time ends that:
-// HAMi takes the cards over and asks again. It is given in this state only,
-// because each round costs two writes of the Node.
-func (k *Keeper) mustAnswer(node *corev1.Node) bool {
+// when the question is older than a minute. An answer has two other uses, and is
+// given for these only, because each round costs two writes of the Node.
+//
+// While all cards are unhealthy nothing is allocatable. Then HAMi would forget
+// the cards, ask anew, take them over again, and forget them a minute later;
+// pods would be refused now as CardNotHealth, now as on a node without cards.
+// Any answer in time ends that: HAMi takes the cards over and asks again.
+//
+// And HAMi looks at the cards every 15 s. A pod that it refused meanwhile, for a
+// card that it did not know yet, is tried again when the Node changes, and else
+// only after five minutes (podMaxInUnschedulablePodsDuration of kube-scheduler).
+// After an answer HAMi asks anew just when it takes the cards over, and that is
+// such a change. So each new state of the cards is announced once.
+func (k *Keeper) mustAnswer(node *corev1.Node, tick bool) bool {
+	if !strings.Contains(node.Annotations[hami.NodeHandshake], hami.HandshakeRequesting) {
+		return false
+	}
 	slices := node.Status.Allocatable[resourceSlices]
-	return slices.IsZero() && strings.Contains(node.Annotations[hami.NodeHandshake], hami.HandshakeRequesting)
+	if slices.IsZero() {
+		return tick
+	}
+	return k.announced != shown(node)
+}
+
+// shown is what decides which cards HAMi takes over from a Node.
+func shown(node *corev1.Node) string {
+	slices := node.Status.Allocatable[resourceSlices]
+	return fmt.Sprint(node.UID, " ", slices.Value(), " ", node.Annotations[hami.NodeRegister])
 }
 
 // status is what has to change in the node's status, and whether that is
