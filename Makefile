@@ -31,7 +31,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig verify rehearse purge build test test-engine test-clusters lint fmt golden tidy clean
+.PHONY: help tools passphrase stack up preview refresh destroy status kubeconfig verify rehearse purge build test test-unit test-engine test-clusters lint fmt golden tidy clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -83,14 +83,17 @@ purge: ## remove what a stack with lost state left in Docker: STACK=...
 build: ## build the program
 	go build -o bin/gpu-tenants .
 
-test: ## run all tests; needs a Go module proxy, and neither Docker nor a registry
+test: test-unit test-engine ## run all tests but those on real API servers; needs a Go module proxy, and neither Docker nor a registry
+
+test-unit: ## the quick ones: the program against Pulumi's mocks, its shell steps, the agent, verify
 	go test $(GO_TEST_FLAGS) ./...
 	go test -C agent $(GO_TEST_FLAGS) ./...
 	go test -C tests/verify $(GO_TEST_FLAGS) ./...
 
-test-engine: ## the program through the real Pulumi engine, the rest stood in for: about ten minutes on two idle cores, ten more for Pulumi's command the first time
+test-engine: ## the program through the real Pulumi engine, the rest stood in for: ten minutes on two idle cores, as many for Pulumi's command the first time
 	@go build -C tests/rehearse -buildvcs=false -o $(CURDIR)/.cache/rehearse/bin/rehearse . && .cache/rehearse/bin/rehearse build
-	go test -C tests/rehearse -timeout 60m ./scenarios/...
+	@echo 'The scenarios on the engine take about ten minutes on two idle cores.'
+	go test -C tests/rehearse -timeout 60m ./...
 
 test-clusters: ## the same on real API servers with the real Kubernetes provider; builds those the first time, half an hour on two cores
 	REHEARSE_LAYER=clusters go test -C tests/rehearse -timeout 120m ./clusters ./scenarios \
