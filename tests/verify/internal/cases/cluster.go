@@ -80,13 +80,15 @@ func workers(ctx context.Context, r *run) (string, error) {
 		return "", err
 	}
 	var wanted, seen []string
+	containers := map[string]string{}
 	for _, worker := range r.Workers {
 		wanted = append(wanted, worker.Node)
+		containers[worker.Node] = worker.Container
 	}
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		seen = append(seen, node.Name)
-		look := []string{"kubectl describe node " + node.Name, "docker exec " + node.Name + " journalctl -u kubelet"}
+		look := []string{"kubectl describe node " + node.Name, "docker exec " + containers[node.Name] + " journalctl -u kubelet"}
 		if !lab.NodeReady(node) {
 			return "", failed(node.Name+" Ready", look, "it is not")
 		}
