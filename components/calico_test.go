@@ -75,6 +75,11 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: calico-node, namespace: kube-system}
 spec: {template: {spec: {containers: [{name: calico-node, env: []}]}}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: calico-kube-controllers, namespace: kube-system}
+spec: {template: {spec: {containers: [{name: calico-kube-controllers, readinessProbe: {exec: {command: [/usr/bin/check-status, -r]}}}]}}}
 `
 
 func TestCalicoManifest(t *testing.T) {
@@ -83,7 +88,7 @@ func TestCalicoManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, after := documentsOf(t, calicoPublished), documentsOf(t, text)
-	if len(before) != 5 || len(after) != len(before) {
+	if len(before) != 6 || len(after) != len(before) {
 		t.Fatalf("%d documents became %d", len(before), len(after))
 	}
 	container := namedContainer(after[3], "calico-node")
@@ -95,27 +100,29 @@ func TestCalicoManifest(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"CALICO_IPV4POOL_CIDR": "10.9.0.0/16", "CALICO_IPV4POOL_IPIP": "Never", "CALICO_IPV4POOL_VXLAN": "Always",
-		"IP_AUTODETECTION_METHOD": "kubernetes-internal-ip", "FELIX_XDPENABLED": "false",
+		"IP_AUTODETECTION_METHOD": "kubernetes-internal-ip", "FELIX_XDPENABLED": "false", "FELIX_HEALTHENABLED": "true",
 	} {
 		if got := variables[name]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %q, want %q once", name, got, want)
 		}
 	}
-	if len(variables["NODENAME"]) != 1 || len(variables) != 6 {
+	if len(variables["NODENAME"]) != 1 || len(variables) != 7 {
 		t.Errorf("the variables are %v", variables)
 	}
-	command := func(probe string) []any {
-		return container[probe].(map[string]any)["exec"].(map[string]any)["command"].([]any)
+	// The kubelet asks Felix, at the times of the probe that it was.
+	for probe, want := range map[string]map[string]any{
+		"livenessProbe":  {"periodSeconds": 10, "httpGet": map[string]any{"host": "127.0.0.1", "port": 9099, "path": "/liveness"}},
+		"readinessProbe": {"httpGet": map[string]any{"host": "127.0.0.1", "port": 9099, "path": "/readiness"}},
+	} {
+		if got := container[probe]; !reflect.DeepEqual(got, want) {
+			t.Errorf("the %s is %v, not %v", probe, got, want)
+		}
 	}
-	if got := command("livenessProbe"); !reflect.DeepEqual(got, []any{"/bin/calico-node", "-felix-live"}) {
-		t.Errorf("the liveness probe is %q", got)
+	controllers := namedContainer(after[5], "calico-kube-controllers")["readinessProbe"].(map[string]any)
+	if controllers["timeoutSeconds"] != 10 {
+		t.Errorf("the readiness probe of calico-kube-controllers is %v", controllers)
 	}
-	if got := command("readinessProbe"); !reflect.DeepEqual(got, []any{"/bin/calico-node", "-felix-ready"}) {
-		t.Errorf("the readiness probe is %q", got)
-	}
-	if container["livenessProbe"].(map[string]any)["periodSeconds"] != 10 {
-		t.Errorf("the liveness probe is %v", container["livenessProbe"])
-	}
+	delete(controllers, "timeoutSeconds")
 
 	// With what was to change put back, nothing has changed.
 	if data := after[2]["data"].(map[string]any); data["calico_backend"] != "vxlan" {

@@ -19,7 +19,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/lab"
-	"github.com/gpu-tenants/gpu-tenants/tests/verify/internal/stack"
 )
 
 // controlPlane is TC-01.
@@ -281,7 +280,7 @@ type foreignPort struct {
 	what, address string
 	port          int
 	// own is a node from which it is known to be open.
-	own stack.Worker
+	own lab.Place
 	// gateway is the node through which a route to the address is laid; "" for
 	// one that is routed anyway.
 	gateway string
@@ -299,7 +298,12 @@ func (r *run) cannotReach(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if said, err := r.Dial(ctx, worker, pod, host, port); err != nil || said != lab.PortOpen {
+	node := lab.Place{Container: worker.Container}
+	inPod, err := lab.PodNetwork(ctx, worker, pod)
+	if err != nil {
+		return 0, err
+	}
+	if said, err := lab.Dial(ctx, inPod, host, port); err != nil || said != lab.PortOpen {
 		return 0, failed("a pod that reaches its own API server at "+r.Endpoint, nil, "%s %v", said, err)
 	}
 	ports, err := r.foreignPorts(ctx)
@@ -309,20 +313,20 @@ func (r *run) cannotReach(ctx context.Context) (int, error) {
 	// What keeps silent is waited for, so they are tried side by side.
 	var tried atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(8)
+	group.SetLimit(4)
 	for _, port := range ports {
 		group.Go(func() error {
-			if said, err := r.Dial(ctx, port.own, nil, port.address, port.port); err != nil || said != lab.PortOpen {
+			if said, err := lab.Dial(ctx, port.own, port.address, port.port); err != nil || said != lab.PortOpen {
 				return failed(port.what+" to answer on its own side", nil, "%s %v", said, err)
 			}
 			ways := map[string]func() (string, error){
-				"a pod":    func() (string, error) { return r.Dial(ctx, worker, pod, port.address, port.port) },
-				"a worker": func() (string, error) { return r.Dial(ctx, worker, nil, port.address, port.port) },
+				"a pod":    func() (string, error) { return lab.Dial(ctx, inPod, port.address, port.port) },
+				"a worker": func() (string, error) { return lab.Dial(ctx, node, port.address, port.port) },
 			}
 			if port.gateway != "" {
 				ways = map[string]func() (string, error){
 					"a worker, through the management node,": func() (string, error) {
-						return r.DialThrough(ctx, worker, port.gateway, port.address, port.port)
+						return lab.DialThrough(ctx, node, port.gateway, port.address, port.port)
 					},
 				}
 			}
@@ -357,11 +361,11 @@ func (r *run) foreignPorts(ctx context.Context) ([]foreignPort, error) {
 		}
 		for _, theirs := range other.Workers {
 			for what, port := range map[string]int{"a node port": door, "the kubelet": kubelet, "kube-proxy": proxyHealth} {
-				ports = append(ports, foreignPort{what: what + " of " + theirs.Node, address: theirs.Address, port: port, own: theirs})
+				ports = append(ports, foreignPort{what: what + " of " + theirs.Node, address: theirs.Address, port: port, own: lab.Place{Container: theirs.Container}})
 			}
 		}
 	}
-	management := stack.Worker{Container: r.Lab.Stack.ManagementCluster.Node}
+	management := lab.Place{Container: r.Lab.Stack.ManagementCluster.Node}
 	behind, err := r.podPorts(ctx)
 	if err != nil {
 		return nil, err
@@ -428,7 +432,7 @@ func (r *run) doorOf(ctx context.Context, other *lab.Tenant) (int, error) {
 	for _, theirs := range other.Workers {
 		// kube-proxy hears of it a moment later.
 		err := lab.Until(ctx, r.patience, "the node port", func(ctx context.Context) (string, error) {
-			said, err := other.Dial(ctx, theirs, nil, theirs.Address, door)
+			said, err := lab.Dial(ctx, lab.Place{Container: theirs.Container}, theirs.Address, door)
 			if err == nil && said != lab.PortOpen {
 				return lab.NotYet("%s", said)
 			}

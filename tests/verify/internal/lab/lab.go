@@ -335,46 +335,55 @@ const (
 	PortUnreachable = "unreachable"
 )
 
-// Dial tries to connect from inside a pod's network, or, without a pod, from the
-// worker itself. It needs no image for that: the node container brings bash,
-// crictl and nsenter, whatever the pod is made of.
-func (t *Tenant) Dial(ctx context.Context, worker stack.Worker, pod *corev1.Pod, address string, port int) (string, error) {
-	namespace, name := "", ""
-	if pod != nil {
-		namespace, name = pod.Namespace, pod.Name
-	}
-	return dial(ctx, worker, namespace, name, address, port, "")
+// Place is where a connection is tried from: a network namespace in a node's
+// container. It takes no image: the container brings bash, crictl and nsenter,
+// whatever the pods in it are made of.
+type Place struct {
+	Container string
+	netns     string // a path in the container; "": the node's own
 }
 
-// DialThrough is Dial from the worker itself, which takes a node as the way to
-// the address. The route is for this one port, and goes with the question even
-// if nobody waits for the answer. Two questions about one address are not to be
-// asked at the same time.
-func (t *Tenant) DialThrough(ctx context.Context, worker stack.Worker, gateway, address string, port int) (string, error) {
-	return dial(ctx, worker, "", "", address, port, gateway)
+// PodNetwork is the network of a pod of a worker.
+func PodNetwork(ctx context.Context, worker stack.Worker, pod *corev1.Pod) (Place, error) {
+	const script = `
+sandbox=$(crictl --timeout 30s pods --quiet --no-trunc --namespace "$1" --name "^$2\$" --state Ready | head -n 1)
+[ -n "$sandbox" ] || { echo "no sandbox of $1/$2" >&2; exit 1; }
+crictl --timeout 30s inspectp --output json "$sandbox" |
+  jq --exit-status --raw-output '.info.runtimeSpec.linux.namespaces[] | select(.type == "network") | .path'`
+	path, err := Docker(ctx, "exec", worker.Container, "bash", "-o", "pipefail", "-c", script, "netns", pod.Namespace, pod.Name)
+	return Place{Container: worker.Container, netns: strings.TrimSpace(path)}, err
 }
 
-func dial(ctx context.Context, worker stack.Worker, namespace, name, address string, port int, gateway string) (string, error) {
+// Dial tries to connect.
+func Dial(ctx context.Context, from Place, address string, port int) (string, error) {
+	return dial(ctx, from, address, port, "")
+}
+
+// DialThrough is Dial from a node that takes another as the way to the address.
+// The route is for this one port, and goes with the question even if nobody waits
+// for the answer. Two questions about one address are not to be asked at the same
+// time.
+func DialThrough(ctx context.Context, from Place, gateway, address string, port int) (string, error) {
+	return dial(ctx, from, address, port, gateway)
+}
+
+func dial(ctx context.Context, from Place, address string, port int, gateway string) (string, error) {
 	const script = `
 enter=()
-if [ -n "$1" ]; then
-  sandbox=$(crictl pods --quiet --no-trunc --namespace "$1" --name "^$2\$" --state Ready | head -n 1)
-  [ -n "$sandbox" ] || { echo "no sandbox of $1/$2"; exit 1; }
-  enter=(nsenter --net="$(crictl inspectp --output json "$sandbox" | jq -r '.info.runtimeSpec.linux.namespaces[] | select(.type == "network") | .path')")
-fi
-if [ -n "$5" ]; then
-  rule=(to "$3/32" ipproto tcp dport "$4" lookup 7001)
-  route="$3/32"
+[ -z "$1" ] || enter=(nsenter --net="$1")
+if [ -n "$4" ]; then
+  route="$2/32"
+  rule=(to "$route" ipproto tcp dport "$3" lookup 7001)
   trap 'ip rule del "${rule[@]}"; ip route del "$route" table 7001' EXIT
-  ip rule add "${rule[@]}" && ip route replace "$route" via "$5" table 7001 || { echo "no route by way of $5"; exit 1; }
+  ip rule add "${rule[@]}" && ip route replace "$route" via "$4" table 7001 || { echo "no route by way of $4"; exit 1; }
 fi
-said=$("${enter[@]}" timeout 3 bash -c "exec 3<>/dev/tcp/$3/$4" 2>&1) && { echo open; exit; }
+said=$("${enter[@]}" timeout 3 bash -c "exec 3<>/dev/tcp/$2/$3" 2>&1) && { echo open; exit; }
 case $? in 124) echo silent; exit ;; esac
 case $said in
   *refused*) echo refused ;;
   *"No route"*|*unreachable*|*Unreachable*|*prohibited*) echo unreachable ;;
   *) echo "$said"; exit 1 ;;
 esac`
-	said, err := Docker(ctx, "exec", worker.Container, "bash", "-c", script, "dial", namespace, name, address, fmt.Sprint(port), gateway)
+	said, err := Docker(ctx, "exec", from.Container, "bash", "-c", script, "dial", from.netns, address, fmt.Sprint(port), gateway)
 	return strings.TrimSpace(said), err
 }
