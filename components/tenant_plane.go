@@ -231,8 +231,8 @@ func controlPlaneSpec(args *TenantPlaneArgs) (map[string]any, error) {
 		},
 		"networkProfile": map[string]any{"port": 6443, "podCidr": args.PodCIDR, "serviceCidr": args.ServiceCIDR},
 		"addons": map[string]any{
-			"coreDNS":      map[string]any{},
-			"kubeProxy":    map[string]any{},
+			"coreDNS":   map[string]any{},
+			"kubeProxy": map[string]any{},
 			// A connection whose end only one side noticed leaves the agent
 			// believing that it is connected, until it says something: by default
 			// after an hour, in which no GPU pod is admitted. The server throws out
