@@ -10,7 +10,7 @@ import (
 // is the number of resources; time and memory are printed. From ten tenants to
 // fifty the time grows faster than they: Pulumi serializes its whole snapshot at
 // every step, of a preview too (saveSnapshot in
-// https://github.com/pulumi/pulumi/blob/v3.274.1/pkg/backend/snapshot.go), which
+// https://github.com/pulumi/pulumi/blob/master/pkg/backend/snapshot.go), which
 // at thirty tenants is more than half of what it does.
 func TestSize(t *testing.T) {
 	engineOnly(t, "fifty real API servers do not fit on a small machine")
