@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/gpu-tenants/gpu-tenants/tests/rehearse/seam"
@@ -142,19 +143,23 @@ func (k *kubectl) find(about []string) (Kind, []Object, error) {
 	if known.Namespaced && k.flags["all-namespaces"] == "" {
 		namespace = k.namespace()
 	}
+	selector, err := labels.Parse(k.flags["selector"])
+	if err != nil {
+		return known, nil, err
+	}
 	found, err := k.client.List(known.APIVersion, known.Kind, namespace)
-	return known, slices.DeleteFunc(found, func(object Object) bool { return !selected(object, k.flags["selector"]) }), err
+	return known, slices.DeleteFunc(found, func(object Object) bool { return !selector.Matches(labelsOf(object)) }), err
 }
 
-// selected applies a selector of "name=value" terms.
-func selected(object Object, selector string) bool {
-	for term := range strings.SplitSeq(selector, ",") {
-		name, value, _ := strings.Cut(term, "=")
-		if term != "" && text(object, "metadata", "labels", name) != value {
-			return false
-		}
+// labelsOf are an object's labels.
+func labelsOf(object Object) labels.Set {
+	set := labels.Set{}
+	metadata, _ := object["metadata"].(Object)
+	values, _ := metadata["labels"].(Object)
+	for name := range values {
+		set[name] = text(object, "metadata", "labels", name)
 	}
-	return true
+	return set
 }
 
 func (k *kubectl) get(about []string) (string, error) {
