@@ -645,14 +645,23 @@ func TestWakes(t *testing.T) {
 	woken := 0
 	lab := labHolding(2, "gpu-tenants-dev-tenant-a-worker-0", "gpu-tenants-dev-tenant-b-worker-0")
 	lab.woken = &woken
-	for i, preview := range []bool{true, false} {
-		made, err := run(t, map[string]string{}, lab, preview)
-		if err != nil || woken != i+1 || len(made.all) == 0 {
-			t.Errorf("preview %t: woken %d times, %d resources: %v", preview, woken, len(made.all), err)
-		}
+	before, err := run(t, map[string]string{}, lab, false)
+	if err != nil || woken != 1 {
+		t.Fatalf("woken %d times: %v", woken, err)
+	}
+	lab.observed.Cluster.Name, lab.observed.Cluster.State = "gpu-tenants-dev-control-plane", "exited"
+	if _, err := run(t, map[string]string{}, lab, true); err != nil || woken != 2 {
+		t.Errorf("with a preview it was woken %d times: %v", woken, err)
+	}
+	after, err := run(t, map[string]string{}, lab, false)
+	if err != nil || woken != 3 {
+		t.Errorf("woken %d times: %v", woken, err)
+	}
+	if len(after.all) != len(before.all) {
+		t.Errorf("%d resources, and %d before it was stopped", len(after.all), len(before.all))
 	}
 	lab.wakeErr = errors.New("it does not start")
-	after, err := run(t, map[string]string{}, lab, false)
+	after, err = run(t, map[string]string{}, lab, false)
 	if !errors.Is(err, lab.wakeErr) && (err == nil || !strings.Contains(err.Error(), "it does not start")) {
 		t.Errorf("an error on the way: %v", err)
 	}

@@ -1,7 +1,7 @@
 // Command forward stands in for docker, kind and the commands inside nodes: it
 // hands its arguments and standard input to the process that plays the machine,
-// and does as that answers. It depends on next to nothing, because it starts hundreds of
-// times in one run.
+// and does as that answers. It depends on next to nothing, because it starts
+// hundreds of times in one run.
 package main
 
 import (

@@ -83,7 +83,8 @@ func (c *cluster) kindOf(apiVersion, kind string) (Kind, error) {
 	return Kind{}, refuse(NoMatch, "no matches for kind %q in version %q", kind, apiVersion)
 }
 
-// resource finds a kind by what people call it: pod, pods, Pod, pods.v1.
+// resource finds a kind by what people call it: pod, pods, Pod, and with
+// its group, tenantcontrolplanes.kamaji.clastix.io.
 func (c *cluster) resource(name string) (Kind, error) {
 	lower, group, hasGroup := strings.Cut(strings.ToLower(name), ".")
 	for _, known := range c.kinds() {
